@@ -1,1 +1,31 @@
-"""TBD."""
+"""The profile: what a device did and when, and what the host was doing while it idled.
+
+``record`` writes a recording, ``Timeline`` holds one, ``analyse`` finds its idle gaps, and
+``write_trace`` shows it in Perfetto. None but ``record`` needs a device.
+"""
+
+from gapless.profile.gaps import Cause, Gap, GapStats, IdleReport, analyse
+from gapless.profile.ranges import HostRanges, HostThread, host_range
+from gapless.profile.recording import Recording, record
+from gapless.profile.steps import StepStats
+from gapless.profile.timeline import WORK_COLUMNS, WORK_KINDS, Timeline, TimelineError
+from gapless.profile.trace import write_trace
+
+__all__ = [
+    "WORK_COLUMNS",
+    "WORK_KINDS",
+    "Cause",
+    "Gap",
+    "GapStats",
+    "HostRanges",
+    "HostThread",
+    "IdleReport",
+    "Recording",
+    "StepStats",
+    "Timeline",
+    "TimelineError",
+    "analyse",
+    "host_range",
+    "record",
+    "write_trace",
+]
