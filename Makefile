@@ -1,0 +1,99 @@
+# Everything happens in one virtual environment, .venv in this folder. `make help` lists the targets.
+#
+# pip decides where packages come from: it honours PIP_INDEX_URL, PIP_EXTRA_INDEX_URL,
+# PIP_FIND_LINKS and PIP_CONSTRAINT, and its configuration file.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+# ninja, which builds the extension, is installed into the environment and found through PATH.
+export PATH := $(BIN):$(PATH)
+# A pip that checks for updates, or that asks questions, has no place in a build.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+TORCH := torch==2.13.0
+EXTRAS := demo,dev
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+CREATED := $(VENV)/.created
+PREPARED := $(VENV)/.prepared
+INSTALLED := $(VENV)/.installed
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: help env demo test lint types format format-check pytest bench clean distclean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+
+env: $(INSTALLED) ## Make .venv and build and install gapless in it
+
+demo: $(INSTALLED) ## Run a model both ways and show the idle gaps (DEMO_ARGS=...)
+	gapless demo $(DEMO_ARGS)
+
+test: lint types format-check pytest ## Everything that must pass: lint, types, format, tests
+
+lint: $(INSTALLED) ## Look for mistakes in the Python code
+	ruff check .
+
+types: $(INSTALLED) ## Check the type hints
+	mypy
+
+format: $(INSTALLED) ## Format the Python and C++ code
+	ruff format .
+	clang-format -i $(SOURCES)
+
+format-check: $(INSTALLED) ## Check that the code is formatted
+	ruff format --check .
+	clang-format --dry-run --Werror $(SOURCES)
+
+pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
+	python -m pytest $(PYTEST_ARGS)
+
+bench: $(INSTALLED) ## Run every benchmark, one after the other
+	@shopt -s nullglob; for file in benchmarks/bench_*.py; do \
+		echo "== $$file"; python "$$file"; \
+	done
+
+clean: ## Remove what was built, but not the environment
+	rm -rf build dist *.egg-info gapless/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	rm -f $(INSTALLED)
+
+distclean: clean ## Remove the environment too
+	rm -rf $(VENV)
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "gapless needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python"; \
+		exit 1; }
+	@command -v $${CXX:-g++} > /dev/null || { \
+		echo "gapless needs a C++20 compiler, and $${CXX:-g++} is not there: install g++ or set CXX"; \
+		exit 1; }
+	@echo "== 1/4 Making the environment in $(VENV)"
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(PREPARED): $(CREATED)
+	@echo "== 2/4 Installing $(TORCH): the largest download"
+	python -m pip install '$(TORCH)'
+	@echo "== 3/4 Installing the build tools"
+	python -m pip install 'setuptools>=77' wheel ninja numpy
+	touch $@
+
+# The editable install builds the extension from nothing. Where only C++ changed since, it is built
+# in place, which compiles no more than the files that need it.
+$(INSTALLED): pyproject.toml setup.py $(SOURCES) $(PREPARED)
+ifeq ($(wildcard $(INSTALLED)),)
+	@echo "== 4/4 Compiling and installing gapless: several minutes, with the compiler's output"
+endif
+	$(if $(filter pyproject.toml setup.py $(PREPARED),$?),\
+		python -m pip install -v --no-build-isolation -e '.[$(EXTRAS)]',\
+		python setup.py build_ext --inplace)
+	touch $@
