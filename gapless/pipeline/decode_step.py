@@ -1,0 +1,176 @@
+"""One decode step of a language model, with all its state in device buffers.
+
+Each step reads the last token of every row from a device buffer, runs the model, and writes the
+next token into the same buffer. Nothing it reads comes from the host and nothing it does waits for
+the host, so it can be recorded once as a graph and replayed, and step n+1 can be submitted before
+the host has seen the token of step n.
+
+Rows are padded on the right: row r's token at position p always sits in cache slot p, whatever the
+other rows are, and every prompt is prefilled alone at its own length. A row of a batch therefore
+attends over the same layout as the same prompt alone, and only the matrix products, which see more
+rows, may round differently. Left padding would shift each row by another amount and so reorder the
+sums of its attention too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gapless.errors import UsageError
+from gapless.pipeline.kv_cache import KVShape, RowKVCache
+
+
+class DecodeStep:
+    """A greedy decode step over a transformers causal language model.
+
+    Args:
+        model: a ``transformers`` causal LM in eval mode, on its device, with full attention in
+            every layer.
+        rows: the batch size; fixed, as every shape is.
+        context: positions per row, prompt and answer together.
+
+    Raises:
+        UsageError: the context exceeds the model's, or the model's attention is not supported.
+        torch.OutOfMemoryError: the KV cache does not fit on the device.
+    """
+
+    def __init__(self, model: Any, rows: int, context: int) -> None:
+        config = model.config
+        if rows < 1 or context < 1:
+            raise UsageError(f"rows ({rows}) and context ({context}) must be at least 1")
+        _require_context(config, context)
+        _require_full_attention(config)
+        self.model = model
+        self.rows = rows
+        self.context = context
+        self.device = torch.device(model.device)
+        self.room = 0  # steps that fit into the context after the last prefill
+        self._cache_argument = _cache_argument(model)
+        dtype = model.dtype
+
+        def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        # Both views of each buffer are made once, so that a step dispatches no views of its own.
+        self._token_column = buffer(rows, 1)
+        self.tokens = self._token_column.view(rows)
+        self._position_column = buffer(rows, 1)
+        self.positions = self._position_column.view(rows)
+        self._row_starts = torch.arange(0, rows * context, context, device=self.device)
+        self._slots = buffer(rows)
+        self._mask = buffer(rows, 1, 1, context, dtype=dtype)
+        self._mask_line = self._mask.view(-1)
+        self.cache = RowKVCache(KVShape.of(config, rows, context), self._slots, dtype, self.device)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Run the prompts, one eager pass each, and sample every row's first token on the device.
+
+        Afterwards ``tokens`` holds the first answer token of each row. Any earlier state is gone.
+
+        Args:
+            prompts: one list of token ids per row, each of 1 to ``context`` tokens.
+
+        Raises:
+            UsageError: wrong number of prompts, an empty prompt, or one longer than the context;
+                raised before anything runs.
+        """
+        self._require_prompts(prompts)
+        with torch.inference_mode():
+            self._mask.fill_(float("-inf"))
+            for row, prompt in enumerate(prompts):
+                self._prefill_row(row, list(prompt))
+            lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64)
+            self.positions.copy_(lengths)
+        self.room = self.context - max(len(prompt) for prompt in prompts)
+
+    def submit(self) -> None:
+        """Submit one step; the host does not wait for it.
+
+        Reads ``tokens`` and writes the next ones there. The caller keeps the number of steps since
+        the prefill within ``room``: past it a row would write into the next row's cache, and only
+        the device knows the positions.
+        """
+        with torch.inference_mode():
+            torch.add(self._row_starts, self.positions, out=self._slots)
+            self._mask_line.index_fill_(0, self._slots, 0.0)
+            output = self.model(
+                input_ids=self._token_column,
+                position_ids=self._position_column,
+                attention_mask=self._mask,
+                use_cache=True,
+                **{self._cache_argument: self.cache},
+            )
+            torch.argmax(output.logits, dim=-1, out=self._token_column)
+            self.positions.add_(1)
+
+    def reset(self) -> None:
+        """Put positions and tokens back to a state in which a step is harmless (for warm-up)."""
+        with torch.inference_mode():
+            self.positions.zero_()
+            self.tokens.zero_()
+
+    def _prefill_row(self, row: int, prompt: list[int]) -> None:
+        input_ids = torch.tensor([prompt], dtype=torch.int64).to(self.device)
+        position_ids = torch.arange(len(prompt), device=self.device).unsqueeze(0)
+        self.cache.begin_prefill(row)
+        try:
+            # No mask: the row is alone and unpadded, so plain causal attention is right.
+            output = self.model(
+                input_ids=input_ids,
+                position_ids=position_ids,
+                use_cache=True,
+                logits_to_keep=1,
+                **{self._cache_argument: self.cache},
+            )
+        finally:
+            self.cache.end_prefill()
+        torch.argmax(output.logits[0], dim=-1, out=self._token_column[row])
+        self._mask[row, :, :, : len(prompt)].zero_()
+
+    def _require_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        if len(prompts) != self.rows:
+            raise UsageError(f"{len(prompts)} prompts for a step of {self.rows} rows")
+        for row, prompt in enumerate(prompts):
+            if not prompt:
+                raise UsageError(f"prompt {row} has no tokens; give it at least one")
+            if len(prompt) > self.context:
+                raise UsageError(
+                    f"prompt {row} has {len(prompt)} tokens and the context is {self.context}; "
+                    "shorten the prompt or raise the context (--context)"
+                )
+
+
+def context_limit(config: Any) -> int | None:
+    """The most positions that the model was made for; None where its config does not say."""
+    limit = getattr(config, "max_position_embeddings", None)
+    return int(limit) if limit else None
+
+
+def _require_context(config: Any, context: int) -> None:
+    limit = context_limit(config)
+    if limit is not None and context > limit:
+        raise UsageError(
+            f"a context of {context} positions was asked for and the model has {limit}; "
+            f"use --context {limit} or less"
+        )
+
+
+def _require_full_attention(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if getattr(config, "sliding_window", None) and not hasattr(config, "layer_types"):
+        kinds = {"sliding_attention"}
+    if kinds != {"full_attention"}:
+        raise UsageError(
+            f"{config.model_type} has layers of type {', '.join(sorted(kinds))}; "
+            "only full attention is supported: use a model that has it in every layer"
+        )
+
+
+def _cache_argument(model: Any) -> str:
+    # transformers renamed the argument; both names are in the range of versions supported.
+    parameters = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in parameters else "past_key_values"

@@ -1,0 +1,43 @@
+"""Marks on the timeline: which step the submitted work belongs to, and what the host is doing.
+
+The one place where the pipeline touches the profiler. Both marks are optional: ranges need
+``gapless.profile``, step numbers need a device that records, and on any other accelerator the
+loop runs without them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+
+SetStep = Callable[[int], None]
+HostRange = Callable[[str, int], AbstractContextManager[object]]
+
+
+def step_setter(device: torch.device) -> SetStep:
+    """A function that tells the device's recorder the step of the work submitted from now on."""
+    if device.type == "gapless":
+        set_step = _find("gapless.device.recorder", "set_step")
+        if set_step is not None:
+            return cast(SetStep, set_step)
+    return lambda step: None
+
+
+def host_ranges() -> HostRange:
+    """A function ``(name, step) -> context manager`` that marks what the host does meanwhile."""
+    host_range = _find("gapless.profile.ranges", "host_range")
+    if host_range is not None:
+        return cast(HostRange, host_range)
+    nothing = nullcontext()
+    return lambda name, step: nothing
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None

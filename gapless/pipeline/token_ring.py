@@ -1,0 +1,74 @@
+"""Sampled tokens on their way to the host: a ring of pinned buffers, one event each.
+
+A copy into pinned memory is only ordered with the device's work, so a buffer may be rewritten
+only after the host has read it. The ring has one more slot than the host runs ahead, and refuses
+to hand out a slot that still holds an unread token: a token is never lost silently.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class TokenRing:
+    """Device-to-host copies of a token buffer, in order.
+
+    Args:
+        source: int64 ``[rows]``, the device buffer that each step writes.
+        slots: how many copies can be under way; the loop's depth plus one.
+    """
+
+    def __init__(self, source: torch.Tensor, slots: int) -> None:
+        if slots < 1:
+            raise ValueError(f"a ring needs at least one slot, got {slots}")
+        on_cpu = source.device.type == "cpu"
+        self._source = source
+        self._buffers = [
+            torch.empty(source.shape, dtype=source.dtype, pin_memory=not on_cpu)
+            for _ in range(slots)
+        ]
+        # The CPU executes before it returns, so its copies are done when the call is.
+        self._events = [] if on_cpu else [torch.Event(source.device) for _ in range(slots)]
+        self._slots = slots
+        self._pushed = 0
+        self._read = 0
+
+    @property
+    def pending(self) -> int:
+        """Copies submitted and not yet read."""
+        return self._pushed - self._read
+
+    def push(self) -> None:
+        """Submit the copy of the current tokens; the host does not wait.
+
+        Raises:
+            RuntimeError: every slot holds tokens that have not been read.
+        """
+        if self._pushed - self._read == self._slots:
+            raise RuntimeError(
+                f"all {self._slots} token buffers hold unread tokens; read before submitting more"
+            )
+        slot = self._pushed % self._slots
+        self._buffers[slot].copy_(self._source, non_blocking=True)
+        if self._events:
+            self._events[slot].record()
+        self._pushed += 1
+
+    def pop(self) -> list[int]:
+        """Wait for the oldest copy and return its tokens, one per row.
+
+        Raises:
+            RuntimeError: nothing was pushed; or the work failed on the device.
+        """
+        if self._read == self._pushed:
+            raise RuntimeError("no tokens are on their way; submit a step first")
+        slot = self._read % self._slots
+        if self._events:
+            self._events[slot].synchronize()
+        tokens: list[int] = self._buffers[slot].tolist()
+        self._read += 1
+        return tokens
+
+    def clear(self) -> None:
+        """Forget what is pending; call only when the device has finished it."""
+        self._read = self._pushed
