@@ -1,1 +1,44 @@
-"""TBD."""
+"""The command line: ``gapless demo``, ``gapless generate``, ``gapless doctor``.
+
+Commands import what they need when they run, so that ``gapless --help`` does not load a model
+library first.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gapless.cli.errors import INTERRUPTED, print_interrupted, reported
+
+if TYPE_CHECKING:
+    import typer
+
+
+def build_app() -> typer.Typer:
+    """The application with all its commands."""
+    import typer
+
+    from gapless.cli.demo import demo
+    from gapless.cli.doctor import doctor
+    from gapless.cli.generate import generate
+
+    app = typer.Typer(
+        help="An asynchronous PyTorch device that never waits for the host, with the proof.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for command in (demo, generate, doctor):
+        app.command()(reported(command))
+    return app
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    try:
+        build_app()()
+    except KeyboardInterrupt:  # before a command began, while its modules were imported
+        print_interrupted()
+        sys.exit(INTERRUPTED)

@@ -10,7 +10,7 @@ token of the extra step is dropped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -45,6 +45,9 @@ class StepResult:
     ready_ns: int
 
 
+Steps = Generator[StepResult, None, None]
+
+
 class DecodeLoop:
     """Drives a step program and yields each step's tokens as the host learns them.
 
@@ -71,7 +74,7 @@ class DecodeLoop:
         self._host_range = host_ranges()
         self._submit_times_ns: list[tuple[int, int]] = []
 
-    def run(self, max_new_tokens: int, stop_tokens: Sequence[int] = ()) -> Iterator[StepResult]:
+    def run(self, max_new_tokens: int, stop_tokens: Sequence[int] = ()) -> Steps:
         """Generate up to ``max_new_tokens`` per row, the prefill's token included.
 
         A row ends with its first stop token, which is yielded. The loop ends when all rows have.
@@ -140,7 +143,7 @@ def _mask(tokens: list[int], live: list[bool]) -> tuple[int | None, ...]:
     return tuple(token if alive else None for token, alive in zip(tokens, live, strict=True))
 
 
-def collect(results: Iterator[StepResult]) -> list[list[int]]:
+def collect(results: Iterable[StepResult]) -> list[list[int]]:
     """Run to the end and return each row's tokens, its stop token included."""
     rows: list[list[int]] = []
     for result in results:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from gapless.errors import UsageError
+from gapless.pipeline.context_plan import require_context
 from gapless.pipeline.kv_cache import KVShape, RowKVCache
 
 
@@ -42,7 +43,7 @@ class DecodeStep:
         config = model.config
         if rows < 1 or context < 1:
             raise UsageError(f"rows ({rows}) and context ({context}) must be at least 1")
-        _require_context(config, context)
+        require_context(config, context)
         _require_full_attention(config)
         self.model = model
         self.rows = rows
@@ -142,21 +143,6 @@ class DecodeStep:
                     f"prompt {row} has {len(prompt)} tokens and the context is {self.context}; "
                     "shorten the prompt or raise the context (--context)"
                 )
-
-
-def context_limit(config: Any) -> int | None:
-    """The most positions that the model was made for; None where its config does not say."""
-    limit = getattr(config, "max_position_embeddings", None)
-    return int(limit) if limit else None
-
-
-def _require_context(config: Any, context: int) -> None:
-    limit = context_limit(config)
-    if limit is not None and context > limit:
-        raise UsageError(
-            f"a context of {context} positions was asked for and the model has {limit}; "
-            f"use --context {limit} or less"
-        )
 
 
 def _require_full_attention(config: Any) -> None:
