@@ -28,7 +28,7 @@ WORK_COLUMNS = (
     "start_ns",
     "end_ns",
 )
-WORK_KINDS = ("op", "graph", "copy to device", "copy to host", "copy on device", "wait")
+WORK_KINDS = ("op", "graph replay", "copy to device", "copy to host", "copy on device", "wait")
 WAIT_KIND = WORK_KINDS.index("wait")
 
 FORMAT = "gapless-timeline"
