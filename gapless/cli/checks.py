@@ -12,17 +12,21 @@ from gapless.cli.diagnosis import Section
 
 ENVIRONMENT = {
     "GAPLESS_CACHE": "folder for converted models",
-    "GAPLESS_DEBUG": "extra checks, as listed in docs/debug.md",
-    "GAPLESS_DEVICE_CORES": "cores that the device takes",
+    "GAPLESS_DEBUG": "1: commands show the traceback of an error",
+    "GAPLESS_DEVICE_CORES": "how many cores the device takes, or which",
+    "GAPLESS_DEVICE_NICE": "niceness of the device's threads",
+    "GAPLESS_DRIVER": "the driver under the device",
+    "GAPLESS_LAUNCH_BLOCKING": "1: each operation is waited for",
+    "GAPLESS_MEMORY_LIMIT": "memory that the device may take",
     "GAPLESS_RECORD": "folder to record the whole process into",
+    "GAPLESS_TRACE_SUBMIT": "1: errors name the line of Python that submitted the work",
 }
-"""The environment variables that gapless reads."""
+"""The environment variables that gapless reads, as in the table of README.md."""
 
 _GIB = 1 << 30
 _ENOUGH_MEMORY_BYTES = 2 * _GIB
 _ENOUGH_DISK_BYTES = 400_000_000
 _TRANSFORMERS = ((5, 10), (6,))
-_INSTALL = "run pip install gapless"
 
 
 def check_device() -> Section:
@@ -43,13 +47,16 @@ def check_device() -> Section:
         )
         return section
     try:
+        properties = torch.gapless.get_device_properties(0)
+        section.fact("driver", properties.driver)
+        section.fact("name", properties.name)
         section.fact("devices", torch.accelerator.device_count())
         free, total = torch.accelerator.get_memory_info(0)
         section.fact("memory_total_bytes", total, _gib(total))
         section.fact("memory_free_bytes", free, _gib(free))
         computes = (torch.ones(8, device="gapless") + 1).sum().item() == 16
     except Exception as error:  # whatever the driver under the device may raise
-        section.problem(f"the device fails: {_first_line(error)}", _INSTALL, fails=True)
+        section.problem(_first_line(error), fails=True)
         return section
     section.fact("computes", computes)
     if not computes:
@@ -67,9 +74,7 @@ def check_cores() -> Section:
     try:
         planned = plan()
     except ValueError as error:
-        section.problem(
-            _first_line(error), "unset GAPLESS_DEVICE_CORES to let it choose", fails=True
-        )
+        section.problem(_first_line(error), fails=True)
     else:
         section.fact("device", planned.device_cores)
         section.fact("host", planned.host_cores)
@@ -87,8 +92,9 @@ def check_cores() -> Section:
             "will stop it for milliseconds at a time",
             "raise the quota, or bind the process to fewer cores with taskset",
         )
-    raised = machine.may_raise_priority()
-    section.fact("may_raise_priority", raised)
+    may_raise = machine.may_raise_priority()
+    shown = "yes" if may_raise else "no: the device's threads run at the usual priority"
+    section.fact("may_raise_priority", may_raise, shown)
     return section
 
 

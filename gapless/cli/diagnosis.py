@@ -19,12 +19,16 @@ class Fact:
 class Problem:
     """What is wrong, in one line with the value and the limit, and what to do about it.
 
+    ``remedy`` is empty where ``what`` tells it already.
     ``fails`` tells whether something will not work at all.
     """
 
     what: str
-    remedy: str
+    remedy: str = ""
     fails: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Section:
         """Add a fact, shown as its value unless told otherwise."""
         self.facts.append(Fact(name, value, _shown(value) if shown is None else shown))
 
-    def problem(self, what: str, remedy: str, *, fails: bool = False) -> None:
+    def problem(self, what: str, remedy: str = "", *, fails: bool = False) -> None:
         """Add a problem."""
         self.problems.append(Problem(what, remedy, fails))
 
@@ -52,9 +56,9 @@ class Diagnosis:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems, those that make something fail first."""
+        """All problems, each once, those that make something fail first."""
         found = [problem for section in self.sections for problem in section.problems]
-        return tuple(sorted(found, key=lambda problem: not problem.fails))
+        return tuple(sorted(dict.fromkeys(found), key=lambda problem: not problem.fails))
 
     @property
     def is_ok(self) -> bool:

@@ -78,6 +78,6 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     console.print()
     for problem in diagnosis.problems:
         word = Text("fails: ", "bold red") if problem.fails else Text("note:  ", "bold yellow")
-        console.print(word + Text(f"{problem.what}; {problem.remedy}", "default"))
+        console.print(word + Text(str(problem), "default"))
     if not diagnosis.problems:
         console.print("nothing to complain about")

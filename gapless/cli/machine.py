@@ -96,7 +96,8 @@ def may_raise_priority(root: Path = ROOT) -> bool:
     if capabilities and int(capabilities[1], 16) >> _CAP_SYS_NICE & 1:
         return True
     # A limit of 20 means the usual niceness of 0; more allows a negative one.
-    return resource.getrlimit(resource.RLIMIT_NICE)[0] > 20
+    limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
+    return limit > 20 or limit == resource.RLIM_INFINITY
 
 
 def compiler() -> str | None:

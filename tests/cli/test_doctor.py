@@ -1,6 +1,8 @@
 import json
 import os
+import re
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -244,3 +246,17 @@ def test_a_check_that_breaks_does_not_hide_the_others():
     assert [section.title for section in diagnosis.sections] == ["weather", "subject"]
     assert diagnosis.problems[0].what == "looking at the weather failed: OSError: no sky"
     assert not diagnosis.is_ok
+
+
+def test_a_problem_that_two_checks_find_is_told_once():
+    same = [Section("one"), Section("two")]
+    for section in same:
+        section.problem("GAPLESS_DEVICE_CORES=999: give fewer", fails=True)
+    [problem] = Diagnosis(tuple(same)).problems
+    assert str(problem) == "GAPLESS_DEVICE_CORES=999: give fewer"
+
+
+def test_the_table_of_variables_is_the_readme_s():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    listed = re.findall(r"^\| `(GAPLESS_\w+)` \|", readme, re.M)
+    assert listed == list(checks.ENVIRONMENT)
