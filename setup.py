@@ -14,14 +14,14 @@ if "MAX_JOBS" not in os.environ:
 
 sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.cpp"))
 flags = ["-O2", "-g0", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra"]
-flags += ["-Wno-unused-parameter"]
+flags += ["-Wno-unused-parameter", "-Wno-interference-size"]
 setup(
     ext_modules=[
         CppExtension(
             "gapless._C",
             sources,
             include_dirs=[str(ROOT / "csrc")],
-            depends=[str(p) for p in (ROOT / "csrc").rglob("*.h")],
+            depends=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.h")),
             extra_compile_args=flags,
         )
     ],

@@ -1,0 +1,118 @@
+// The caching allocator of one device: segments from the driver, split into blocks.
+//
+// A block belongs to the stream that it was allocated for. When it is freed it may at once be handed
+// out for that stream again, although queued work still uses it: the new work comes later in the same
+// order. For other streams that used it (`record_use`) the block waits until they have passed the
+// place that they were at when it was freed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "drivers/driver.h"
+#include "runtime/stream.h"
+
+namespace gapless {
+
+struct Pool;
+
+struct Block {
+  void* address = nullptr;
+  uint64_t bytes = 0;
+  uint64_t requested_bytes = 0;
+  Stream* stream = nullptr;
+  Pool* pool = nullptr;
+  Block* previous = nullptr;  // neighbours in the same segment
+  Block* next = nullptr;
+  bool allocated = false;
+  std::vector<Stream*> used_by;  // other streams than its own
+};
+
+struct BySize {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->stream != b->stream) return std::less<>{}(a->stream, b->stream);
+    if (a->bytes != b->bytes) return a->bytes < b->bytes;
+    return std::less<>{}(a->address, b->address);
+  }
+};
+
+struct Pool {
+  uint64_t id = 0;
+  int users = 0;
+  std::set<Block*, BySize> free_blocks;
+};
+
+struct Counter {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  void add(int64_t amount);
+  void remove(int64_t amount);
+};
+
+struct MemoryStats {
+  Counter allocations, segments, active;
+  Counter allocated_bytes, reserved_bytes, active_bytes, requested_bytes;
+  int64_t retries = 0, out_of_memory = 0, driver_allocations = 0, driver_frees = 0;
+};
+
+class Allocator {
+ public:
+  Allocator(const gapless_driver* driver, int device, uint64_t limit_bytes);
+
+  // A block of at least `bytes` for work on `stream`, from the pool of the graph that the stream is
+  // capturing, if any. Throws OutOfMemory with wanted, free, reserved and the limit.
+  Block* allocate(uint64_t bytes, Stream* stream);
+  void free(Block* block);
+  void record_use(Block* block, Stream* stream);
+
+  // Returns segments that are wholly free to the driver. The caller has synchronised the device.
+  void empty_cache();
+
+  // Graphs' memory pools: blocks of a pool are handed out only during captures that use it.
+  uint64_t new_pool();
+  void retain_pool(uint64_t id);
+  void release_pool(uint64_t id);
+
+  MemoryStats stats();
+  void reset_peaks();
+  void reset_accumulated();
+  // Free and total bytes as a user sees them: the limit where it is lower than the machine.
+  std::pair<uint64_t, uint64_t> info();
+
+  // Set by the device: waits for all streams, so that deferred frees can be taken back.
+  void set_drain(void (*drain)(int device)) { drain_ = drain; }
+
+ private:
+  Pool* pool_for(Stream* stream);
+  Block* take_cached(Pool& pool, Stream* stream, uint64_t bytes);
+  Block* take_segment(Pool& pool, Stream* stream, uint64_t bytes);
+  Block* split(Block* block, uint64_t bytes);
+  void give_back(Block* block);
+  void take_deferred();
+  void release_free_segments(Pool& pool);
+  uint64_t limit_left(uint64_t driver_free_bytes) const;
+  [[noreturn]] void refuse(uint64_t bytes);
+
+  const gapless_driver* const driver_;
+  const int device_;
+  const uint64_t limit_bytes_;  // 0: the machine's memory
+  void (*drain_)(int device) = nullptr;
+
+  std::mutex mutex_;
+  std::map<uint64_t, std::unique_ptr<Pool>> pools_;
+  uint64_t next_pool_ = 1;
+  struct Deferred {
+    Block* block;
+    std::vector<std::pair<Stream*, uint64_t>> until;
+  };
+  std::deque<Deferred> deferred_;
+  MemoryStats stats_;
+};
+
+}  // namespace gapless

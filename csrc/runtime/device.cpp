@@ -1,0 +1,183 @@
+#include "runtime/device.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <unordered_map>
+
+#include "drivers/cpu/cpu_driver.h"
+
+namespace gapless {
+namespace {
+
+constexpr size_t kMaxStreams = 32;
+
+std::atomic<bool> g_threads_started{false};
+std::atomic<bool> g_bad_fork{false};
+std::atomic<bool> g_initialized{false};
+thread_local int t_device = 0;
+thread_local std::vector<Stream*> t_streams;
+
+// Never destroyed: a stream's thread may outlive static destructors.
+struct Process {
+  const gapless_driver* driver = nullptr;
+  std::vector<std::unique_ptr<Device>> devices;
+};
+
+uint64_t memory_limit() {
+  const char* text = std::getenv("GAPLESS_MEMORY_LIMIT");
+  if (!text || !*text) return 0;
+  char* end = nullptr;
+  const double number = std::strtod(text, &end);
+  std::string unit(end);
+  static const std::unordered_map<std::string, double> kUnits = {
+      {"", 1.0}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}};
+  if (!unit.empty() && (unit.back() == 'B' || unit.back() == 'b')) unit.pop_back();
+  if (!unit.empty() && unit.back() == 'i') unit.pop_back();
+  auto found = kUnits.find(unit);
+  if (end == text || number <= 0 || found == kUnits.end()) {
+    throw UsageError(std::string("GAPLESS_MEMORY_LIMIT=") + text +
+                     ": give bytes, or a number with K, M or G, such as 4G");
+  }
+  return static_cast<uint64_t>(number * found->second);
+}
+
+Process* start() {
+  auto process = std::make_unique<Process>();
+  process->driver = cpu::driver();
+  if (const char* wanted = std::getenv("GAPLESS_DRIVER");
+      wanted && *wanted && std::string(wanted) != process->driver->name) {
+    throw UsageError(std::string("GAPLESS_DRIVER=") + wanted +
+                     ": no such driver; the ones built in are: cpu");
+  }
+  if (process->driver->abi_version != GAPLESS_DRIVER_ABI_VERSION) {
+    throw UsageError(std::string("driver ") + process->driver->name + " has contract version " +
+                     std::to_string(process->driver->abi_version) + ", this gapless needs " +
+                     std::to_string(GAPLESS_DRIVER_ABI_VERSION));
+  }
+  if (process->driver->init() != GAPLESS_OK) throw UsageError(process->driver->last_error());
+  const uint64_t limit_bytes = memory_limit();
+  for (int i = 0; i < process->driver->device_count(); ++i) {
+    process->devices.push_back(std::make_unique<Device>(process->driver, i, limit_bytes));
+  }
+  pthread_atfork(nullptr, nullptr, [] {
+    if (g_threads_started) g_bad_fork = true;
+  });
+  g_initialized = true;
+  return process.release();
+}
+
+Process& process() {
+  if (g_bad_fork.load(std::memory_order_relaxed)) {
+    throw UsageError(
+        "the gapless device was used before this process was forked, and its threads did not come "
+        "along. Fork before the first use of the device, or start the child with the 'spawn' method "
+        "(multiprocessing.set_start_method('spawn'))");
+  }
+  static Process* const instance = start();
+  return *instance;
+}
+
+void drain(int device_index) {
+  for (Stream* stream : device(device_index).streams()) stream->wait(stream->submitted());
+}
+
+}  // namespace
+
+Device::Device(const gapless_driver* driver, int index, uint64_t limit_bytes)
+    : driver_(driver), index_(index), allocator_(driver, index, limit_bytes) {
+  if (driver->device_properties(index, &properties_) != GAPLESS_OK) {
+    throw UsageError(driver->last_error());
+  }
+  allocator_.set_drain(drain);
+  streams_.push_back(std::make_unique<Stream>(driver, index, 0, 0));
+}
+
+Stream& Device::stream(int index) {
+  std::lock_guard lock(mutex_);
+  if (index < 0 || static_cast<size_t>(index) >= streams_.size()) {
+    throw UsageError("gapless:" + std::to_string(index_) + " has no stream " +
+                     std::to_string(index));
+  }
+  return *streams_[static_cast<size_t>(index)];
+}
+
+Stream& Device::pooled_stream(int priority) {
+  std::lock_guard lock(mutex_);
+  if (streams_.size() < kMaxStreams) {
+    const int index = static_cast<int>(streams_.size());
+    streams_.push_back(std::make_unique<Stream>(driver_, index_, index, priority));
+    return *streams_.back();
+  }
+  next_pooled_ = next_pooled_ % (kMaxStreams - 1) + 1;
+  return *streams_[next_pooled_];
+}
+
+std::vector<Stream*> Device::streams() {
+  std::lock_guard lock(mutex_);
+  std::vector<Stream*> all;
+  for (auto& stream : streams_) all.push_back(stream.get());
+  return all;
+}
+
+bool Device::idle() {
+  for (Stream* stream : streams()) {
+    if (!stream->done(stream->submitted())) return false;
+  }
+  return true;
+}
+
+const gapless_driver& driver() { return *process().driver; }
+
+Device& device(int index) {
+  auto& devices = process().devices;
+  if (index < 0 || static_cast<size_t>(index) >= devices.size()) {
+    throw UsageError("there is no device gapless:" + std::to_string(index) + "; there are " +
+                     std::to_string(devices.size()));
+  }
+  return *devices[static_cast<size_t>(index)];
+}
+
+int device_count() noexcept {
+  try {
+    return static_cast<int>(process().devices.size());
+  } catch (...) {
+    return 0;
+  }
+}
+
+bool initialized() { return g_initialized; }
+void note_thread_started() { g_threads_started = true; }
+bool in_bad_fork() { return g_bad_fork; }
+
+int current_device() { return t_device; }
+
+void set_current_device(int index) {
+  device(index);  // checks it
+  t_device = index;
+}
+
+Stream& current_stream(int device_index) {
+  const auto at = static_cast<size_t>(device_index);
+  if (at < t_streams.size() && t_streams[at]) return *t_streams[at];
+  return device(device_index).default_stream();
+}
+
+void set_current_stream(Stream& stream) {
+  const auto at = static_cast<size_t>(stream.device());
+  if (t_streams.size() <= at) t_streams.resize(at + 1, nullptr);
+  t_streams[at] = &stream;
+}
+
+bool shutdown(int64_t timeout_ms) {
+  if (!g_initialized || g_bad_fork) return true;
+  bool ended = true;
+  for (auto& each : process().devices) {
+    for (Stream* stream : each->streams()) ended = stream->stop(timeout_ms) && ended;
+  }
+  return ended;
+}
+
+}  // namespace gapless

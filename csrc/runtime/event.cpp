@@ -1,0 +1,81 @@
+#include "runtime/event.h"
+
+#include <utility>
+
+namespace gapless {
+namespace {
+
+class TimestampWork final : public Work {
+ public:
+  explicit TimestampWork(std::shared_ptr<std::atomic<int64_t>> reached_ns)
+      : Work(WorkKind::kWait, "event record"), reached_ns_(std::move(reached_ns)) {}
+
+  void run(const RunContext&) override { reached_ns_->store(now_ns(), std::memory_order_release); }
+
+ private:
+  std::shared_ptr<std::atomic<int64_t>> reached_ns_;
+};
+
+class WaitWork final : public Work {
+ public:
+  explicit WaitWork(EventMark mark) : Work(WorkKind::kWait, "event wait"), mark_(std::move(mark)) {}
+
+  void run(const RunContext&) override {
+    mark_.stream->wait(mark_.place);
+    if (auto failure = mark_.stream->failure_before(mark_.place)) {
+      throw InheritedFailure{std::move(failure)};
+    }
+  }
+
+ private:
+  EventMark mark_;
+};
+
+}  // namespace
+
+void Event::record(Stream& stream) {
+  EventMark mark;
+  mark.stream = &stream;
+  mark.in_capture = stream.capturing() != nullptr;
+  if (timing_) {
+    mark.reached_ns = std::make_shared<std::atomic<int64_t>>(0);
+    mark.place = stream.submit(std::make_unique<TimestampWork>(mark.reached_ns));
+  } else {
+    mark.place = stream.submitted();
+  }
+  std::lock_guard lock(mutex_);
+  mark_ = std::move(mark);
+}
+
+EventMark Event::mark() const {
+  std::lock_guard lock(mutex_);
+  return mark_;
+}
+
+bool query(const EventMark& mark) { return !mark.stream || mark.stream->done(mark.place); }
+
+void submit_wait(Stream& stream, const EventMark& mark) {
+  // A stream is always behind its own marks.
+  if (!mark.stream || mark.stream == &stream) return;
+  if (mark.in_capture || stream.capturing()) {
+    throw UsageError(
+        "a graph is captured on one stream: an event recorded in a capture cannot be waited for on "
+        "another stream, nor another stream's event inside a capture");
+  }
+  if (query(mark) && !mark.stream->failure_before(mark.place)) return;
+  stream.submit(std::make_unique<WaitWork>(mark));
+}
+
+double elapsed_ms(const EventMark& start, const EventMark& end) {
+  if (!start.reached_ns || !end.reached_ns) {
+    throw UsageError("elapsed_time needs two recorded events made with enable_timing=True");
+  }
+  const int64_t start_ns = start.reached_ns->load(std::memory_order_acquire);
+  const int64_t end_ns = end.reached_ns->load(std::memory_order_acquire);
+  if (start_ns == 0 || end_ns == 0) {
+    throw UsageError("elapsed_time needs both events reached; synchronize them first");
+  }
+  return static_cast<double>(end_ns - start_ns) / 1e6;
+}
+
+}  // namespace gapless

@@ -1,0 +1,45 @@
+// A place in a stream's order, with the time at which it was reached where timing is on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "runtime/stream.h"
+
+namespace gapless {
+
+// Recording again makes a new mark; whoever took the old one keeps it, so an event may be re-armed
+// while somebody still waits for its previous recording.
+struct EventMark {
+  Stream* stream = nullptr;  // nullptr: never recorded, which counts as done
+  uint64_t place = 0;
+  bool in_capture = false;
+  std::shared_ptr<std::atomic<int64_t>> reached_ns;  // set where timing is on
+};
+
+class Event {
+ public:
+  explicit Event(bool timing) : timing_(timing) {}
+
+  // Marks what has been submitted to the stream by now. Costs the device nothing without timing.
+  void record(Stream& stream);
+  EventMark mark() const;
+  bool timing() const { return timing_; }
+
+ private:
+  const bool timing_;
+  mutable std::mutex mutex_;
+  EventMark mark_;
+};
+
+bool query(const EventMark& mark);
+
+// Makes the stream wait, on the device, until the mark is reached. A failure before it is inherited.
+void submit_wait(Stream& stream, const EventMark& mark);
+
+// Milliseconds between two marks. Throws UsageError without timing or before both are reached.
+double elapsed_ms(const EventMark& start, const EventMark& end);
+
+}  // namespace gapless

@@ -1,0 +1,40 @@
+// What went wrong, and the exceptions that carry it to the host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace gapless {
+
+// A failure of one piece of work on a device, kept by its stream until the host asks.
+struct Failure {
+  std::string name;      // the operation
+  std::string operands;  // dtypes and shapes, may be empty
+  std::string site;      // where it was submitted, may be empty
+  std::string message;
+  int device = 0;
+  int stream = 0;
+  uint64_t work = 0;
+  int64_t step = -1;
+  uint64_t place = 0;    // in the order of the stream that keeps it
+  uint64_t skipped = 0;  // later works that were not run
+
+  std::string text() const;
+};
+
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct OutOfMemory : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The caller asked for something that cannot be: a wait during capture, a device that is not there.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace gapless

@@ -1,0 +1,44 @@
+#include "runtime/graph.h"
+
+#include <utility>
+
+namespace gapless {
+namespace {
+
+class ReplayWork final : public Work {
+ public:
+  ReplayWork(std::shared_ptr<const GraphBody> body, RunContext context)
+      : Work(WorkKind::kReplay, "graph replay"), body_(std::move(body)), context_(context) {}
+
+  void run(const RunContext&) override {
+    for (const auto& work : body_->works) {
+      try {
+        work->run(context_);
+      } catch (const InheritedFailure&) {
+        throw;
+      } catch (const std::exception& error) {
+        auto failure = std::make_shared<Failure>();
+        failure->name = std::string(work->name) + " in a graph replay";
+        failure->operands = work->operands();
+        failure->site = work->site.empty() ? site : work->site + " (captured there)";
+        failure->message = error.what();
+        throw InheritedFailure{std::move(failure)};
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const GraphBody> body_;
+  RunContext context_;
+};
+
+}  // namespace
+
+uint64_t submit_replay(Stream& stream, std::shared_ptr<const GraphBody> body, RunContext context,
+                       std::string site) {
+  auto work = std::make_unique<ReplayWork>(std::move(body), context);
+  work->site = std::move(site);
+  return stream.submit(std::move(work));
+}
+
+}  // namespace gapless

@@ -1,0 +1,103 @@
+// An ordered queue of work on one device, run by one native thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "drivers/driver.h"
+#include "runtime/failure.h"
+#include "runtime/recorder.h"
+#include "runtime/work.h"
+
+namespace gapless {
+
+struct GraphBody;
+
+class Stream {
+ public:
+  Stream(const gapless_driver* driver, int device, int index, int priority);
+  ~Stream();
+
+  int device() const { return device_; }
+  int index() const { return index_; }
+  int priority() const { return priority_; }
+  RecordRing& records() { return records_; }
+
+  // Queues the work, or appends it to the graph that is being captured. Starts the thread on first
+  // use, so that a process may fork before. Returns the work's place in the stream's order.
+  uint64_t submit(std::unique_ptr<Work> work);
+
+  uint64_t submitted() const { return submitted_.load(std::memory_order_acquire); }
+  bool done(uint64_t place) const { return completed_.load(std::memory_order_acquire) >= place; }
+
+  // Blocks the calling thread until the work at `place` is done, or the stream was stopped.
+  // `tick`, where given, is called about every 50 ms and may throw (a signal arrived).
+  void wait(uint64_t place, void (*tick)() = nullptr);
+
+  // Hands the failure over and forgets it, where one happened at or before `place`. What had been
+  // submitted by now is not run any more: it may depend on the failed work.
+  std::shared_ptr<const Failure> take_failure(uint64_t place);
+  // The same without forgetting it, for a stream that waits on this one.
+  std::shared_ptr<const Failure> failure_before(uint64_t place) const;
+
+  void begin_capture(std::shared_ptr<GraphBody> body);
+  std::shared_ptr<GraphBody> end_capture();
+  GraphBody* capturing() const { return capture_.load(std::memory_order_acquire); }
+
+  // Ends the thread after the work that it is in; the rest of the queue is dropped. False where that
+  // work did not end within the time.
+  bool stop(int64_t timeout_ms);
+
+ private:
+  void loop();
+  void run_one(Work* work);
+  void fail(const Work& work, std::shared_ptr<Failure> failure);
+  void publish(uint64_t place);
+
+  const gapless_driver* const driver_;
+  const int device_;
+  const int index_;
+  const int priority_;
+
+  std::mutex queue_mutex_;
+  std::condition_variable queue_ready_;
+  Work* head_ = nullptr;
+  Work* tail_ = nullptr;
+  bool sleeping_ = false;
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  bool ended_ = false;
+  std::thread thread_;
+  std::atomic<uint64_t> submitted_{0};
+
+  // One wake-up per wait: the stream's thread looks at one number after each work and notifies only
+  // when the nearest waiter's place is reached.
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<uint64_t> wake_at_{UINT64_MAX};
+  std::mutex wait_mutex_;
+  std::condition_variable completed_changed_;
+
+  mutable std::mutex failure_mutex_;
+  std::shared_ptr<Failure> failure_;
+  std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> skip_until_{0};
+
+  std::shared_ptr<GraphBody> capture_owner_;
+  std::atomic<GraphBody*> capture_{nullptr};
+
+  RecordRing records_;
+};
+
+// Called on each stream's thread before its first work, so that the layer above can prepare it.
+void set_thread_start_hook(void (*hook)());
+
+// Thrown by a work whose failure is another one's: a wait on a stream that failed.
+struct InheritedFailure {
+  std::shared_ptr<const Failure> failure;
+};
+
+}  // namespace gapless

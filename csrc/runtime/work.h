@@ -1,0 +1,59 @@
+// One piece of work in a stream's queue.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+#include <string>
+
+namespace gapless {
+
+enum class WorkKind : int32_t {
+  kOp = 0,
+  kReplay = 1,
+  kCopyToDevice = 2,
+  kCopyToHost = 3,
+  kCopyOnDevice = 4,
+  kWait = 5,
+};
+
+// What a replay tells the works of its graph: where its random numbers start.
+struct RunContext {
+  uint64_t rng_seed = 0;
+  uint64_t rng_offset = 0;
+};
+
+// Runs on the stream's thread, once, or once per replay where it was captured. It must own nothing
+// that Python can see: its destructor runs on that thread too, and may not take the global lock.
+class Work {
+ public:
+  explicit Work(WorkKind work_kind, const char* work_name) : kind(work_kind), name(work_name) {}
+  virtual ~Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  virtual void run(const RunContext& context) = 0;
+  // Operands' dtypes and shapes, for an error's text. Called only after a failure.
+  virtual std::string operands() const { return {}; }
+
+  Work* next = nullptr;  // the queue is intrusive
+  WorkKind kind;
+  bool captured = false;
+  const char* name;  // lives as long as the process
+  uint64_t id = 0;   // place in the stream's order, from 1
+  int64_t step = -1;
+  int64_t submit_ns = 0;  // 0 while the recorder is off
+  std::string site;
+};
+
+inline int64_t now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+}
+
+// The step that the calling thread's submissions belong to; -1 outside any.
+int64_t current_step();
+void set_current_step(int64_t step);
+
+}  // namespace gapless

@@ -1,0 +1,259 @@
+#include "torch/fallback.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <optional>
+
+#include "torch/alias.h"
+#include "torch/copy.h"
+#include "torch/departures.h"
+#include "torch/graph_capture.h"
+#include "torch/op_plan.h"
+#include "torch/submit.h"
+#include "torch/wait.h"
+
+namespace gapless::torch_device {
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+template <typename F>
+void for_each_tensor(const IValue& value, F&& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value() && tensor->defined()) visit(*tensor);
+    }
+  }
+}
+
+// The value with every tensor replaced, and every device of ours by `device`.
+template <typename F>
+IValue mapped(const IValue& value, c10::Device device, F&& map) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      list.push_back(tensor.defined() ? map(tensor) : tensor);
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value() && tensor->defined()) {
+        list.push_back(map(*tensor));
+      } else {
+        list.push_back(tensor);
+      }
+    }
+    return list;
+  }
+  if (value.isDevice() && value.toDevice().is_privateuseone()) return device;
+  return value;
+}
+
+// The device that the call is about: of its tensors, else of its device argument, else the current.
+c10::Device device_of(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
+  std::optional<c10::Device> device;
+  for (const auto& value : arguments) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (tensor.device().is_privateuseone()) {
+        TORCH_CHECK(!device || *device == tensor.device(), plan.name,
+                    ": expected all tensors on the same device, but found ",
+                    device ? *device : tensor.device(), " and ", tensor.device());
+        device = tensor.device();
+      } else {
+        TORCH_CHECK(tensor.is_cpu() && (tensor.dim() == 0 || plan.takes_host_tensors), plan.name,
+                    ": expected all tensors on the same device, but found ",
+                    c10::Device(c10::kPrivateUse1, 0), " and ", tensor.device(),
+                    " (shape ", tensor.sizes(), "); move it with .to('gapless')");
+      }
+    });
+    if (!device && value.isDevice() && value.toDevice().is_privateuseone()) {
+      device = value.toDevice();
+    }
+  }
+  if (device && device->has_index()) return *device;
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())};
+}
+
+// Results (sizes, strides, dtypes) by the operator's shape function, flattened; nothing is computed.
+Stack infer(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
+  Stack stack;
+  for (const auto& value : arguments) {
+    stack.push_back(mapped(value, c10::kMeta, alias_as_meta));
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  return stack;
+}
+
+at::Tensor allocate_like(const at::Tensor& meta, c10::Device device) {
+  return at::empty_strided(meta.sizes(), meta.strides(),
+                           at::TensorOptions().dtype(meta.dtype()).device(device));
+}
+
+IValue allocate_results(const IValue& inferred, c10::Device device, std::vector<at::Tensor>* flat) {
+  if (inferred.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& meta : inferred.toTensorList()) {
+      list.push_back(allocate_like(meta, device));
+      flat->push_back(list.get(list.size() - 1));
+    }
+    return list;
+  }
+  const at::Tensor& meta = inferred.toTensor();
+  flat->push_back(meta.defined() ? allocate_like(meta, device) : at::Tensor());
+  return flat->back();
+}
+
+void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<IValue> arguments,
+               c10::Device device, const std::vector<at::Tensor>& outputs) {
+  Stream& stream = stream_for(device);
+  auto alias = [&](const at::Tensor& tensor) {
+    if (!tensor.device().is_privateuseone()) return snapshot(tensor);
+    note_use(stream, tensor);
+    return alias_on_cpu(tensor);
+  };
+  Stack queued;
+  queued.reserve(arguments.size());
+  for (const auto& value : arguments) queued.push_back(mapped(value, c10::kCPU, alias));
+  std::vector<at::Tensor> queued_outputs;
+  for (const auto& output : outputs) {
+    queued_outputs.push_back(output.defined() ? alias(output) : output);
+  }
+  auto work = std::make_unique<OpWork>(plan.name, op, std::move(queued), std::move(queued_outputs));
+  if (plan.generator >= 0) {
+    const auto at = static_cast<size_t>(plan.generator);
+    const IValue& given = arguments[at];
+    GraphBody* body = stream.capturing();
+    if (body) {
+      TORCH_CHECK(given.isNone() || given.toGenerator() == default_generator(device.index()),
+                  plan.name, ": only the device's default generator can be captured in a graph");
+      work->use_random_numbers(at, {0, body->rng_offsets++});
+    } else {
+      work->use_random_numbers(
+          at, as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator())
+                  .take());
+    }
+  }
+  submit(stream, std::move(work));
+}
+
+// An out= variant resizes its outputs; on the device it cannot, so unsized ones are sized before.
+void size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
+                  c10::ArrayRef<IValue> arguments) {
+  bool unsized = false;
+  for (size_t i : plan.written) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& out) {
+      unsized = unsized || out.numel() == 0;
+    });
+  }
+  if (!unsized || !plan.has_shape_function) return;
+  Stack inferred = infer(op, arguments);
+  for (size_t r = 0; r < inferred.size() && r < plan.returned.size(); ++r) {
+    if (plan.returned[r] < 0 || !inferred[r].isTensor()) continue;
+    const at::Tensor& out = arguments[static_cast<size_t>(plan.returned[r])].toTensor();
+    if (out.sizes() != inferred[r].toTensor().sizes()) out.resize_(inferred[r].toTensor().sizes());
+  }
+}
+
+// Waits for the stream, runs the CPU kernel here, and brings fresh results to the device.
+Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
+                  c10::ArrayRef<IValue> arguments, c10::Device device) {
+  Stream& stream = stream_for(device);
+  synchronize(stream, plan.name);
+  count_departure(plan.name, plan.host_reason);
+  Stack stack;
+  for (const auto& value : arguments) {
+    stack.push_back(mapped(value, c10::kCPU, [](const at::Tensor& tensor) {
+      return tensor.device().is_privateuseone() ? alias_on_cpu(tensor) : tensor;
+    }));
+  }
+  if (plan.generator >= 0) {
+    auto& given = stack[static_cast<size_t>(plan.generator)];
+    auto& ours = as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator());
+    given = cpu_generator(ours.take(), /*captured=*/false, RunContext{});
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  }
+  auto to_device = [&](const at::Tensor& result) {
+    auto out = allocate_like(result, device);
+    copy(result, out, /*non_blocking=*/true);
+    return out;
+  };
+  for (size_t r = 0; r < stack.size(); ++r) {
+    stack[r] = plan.returned[r] >= 0 ? arguments[static_cast<size_t>(plan.returned[r])]
+                                     : mapped(stack[r], device, to_device);
+  }
+  return stack;
+}
+
+}  // namespace
+
+void submit_functional(const c10::OperatorHandle& op, const Stack& arguments,
+                       const std::vector<at::Tensor>& outputs) {
+  submit_op(op, plan_of(op), arguments, outputs.front().device(), outputs);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const OpPlan& plan = plan_of(op);
+  const size_t count = op.schema().arguments().size();
+  // A copy: results replace the arguments on the stack, and they still have to be mapped back.
+  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  const c10::Device device = device_of(plan, arguments);
+  const c10::DeviceGuard guard(device);
+  Stack results;
+  switch (plan.kind) {
+    case OpKind::kView:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, plan.name,
+                                  " is a view and has no kernel for the device gapless");
+    case OpKind::kHost:
+      results = run_on_host(op, plan, arguments, device);
+      break;
+    case OpKind::kMutating:
+      if (plan.is_out) size_outputs(op, plan, arguments);
+      submit_op(op, plan, arguments, device, {});
+      for (int argument : plan.returned) {
+        results.push_back(arguments[static_cast<size_t>(argument)]);
+      }
+      break;
+    case OpKind::kFunctional: {
+      std::vector<at::Tensor> outputs;
+      const Stack inferred = infer(op, arguments);
+      for (size_t r = 0; r < inferred.size(); ++r) {
+        if (plan.returned[r] >= 0) {
+          outputs.emplace_back();
+          results.push_back(arguments[static_cast<size_t>(plan.returned[r])]);
+        } else {
+          results.push_back(allocate_results(inferred[r], device, &outputs));
+        }
+      }
+      submit_op(op, plan, arguments, device, outputs);
+      break;
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (auto& result : results) stack->push_back(std::move(result));
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+}  // namespace gapless::torch_device

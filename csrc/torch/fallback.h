@@ -1,0 +1,18 @@
+// Every operator without a kernel of its own, asynchronously, by rule.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+namespace gapless::torch_device {
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// Queues the operator's CPU kernel with its results copied into `outputs` (flattened, in order).
+// `arguments` hold device tensors; the queue holds only aliases of them.
+void submit_functional(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
+                       const std::vector<at::Tensor>& outputs);
+
+}  // namespace gapless::torch_device

@@ -1,0 +1,126 @@
+// The Python module gapless._C: what gapless.device needs beside PyTorch's own interfaces.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstring>
+#include <unordered_map>
+
+#include "drivers/cpu/cores.h"
+#include "runtime/device.h"
+#include "runtime/recorder.h"
+#include "torch/departures.h"
+#include "torch/errors.h"
+#include "torch/generator.h"
+#include "torch/graph.h"
+#include "torch/wait.h"
+
+namespace gapless::torch_device {
+namespace {
+
+namespace py = pybind11;
+
+// On each stream's thread, before its first work.
+void prepare_thread() {
+  // PyTorch sets a thread's team size when it first asks; that must not come after the driver's.
+  at::get_num_threads();
+  // Kernels run below autograd for the thread's whole life.
+  new at::AutoDispatchBelowADInplaceOrView;
+  c10::GradMode::set_enabled(false);
+}
+
+py::tuple core_plan() {
+  const auto plan = cpu::plan_cores();
+  return py::make_tuple(plan.device_cores, plan.host_cores, plan.reason);
+}
+
+py::dict properties(int index) {
+  return translated([&] {
+    const auto& from = device(index).properties();
+    py::dict out;
+    out["driver"] = driver().name;
+    out["name"] = from.name;
+    out["total_memory_bytes"] = from.total_memory_bytes;
+    out["cores"] = from.cores;
+    out["memory_is_host_addressable"] = from.memory_is_host_addressable != 0;
+    return out;
+  });
+}
+
+// (int64[n, 9] of device, stream, work, step, name, kind, submit, start, end; names; dropped)
+py::tuple drain_records() {
+  std::vector<int64_t> cells;
+  std::vector<std::string> names;
+  std::unordered_map<const char*, int64_t> name_ids;
+  uint64_t dropped = 0;
+  for (int index = 0; initialized() && index < gapless::device_count(); ++index) {
+    for (Stream* stream : device(index).streams()) {
+      std::vector<Record> records;
+      dropped += stream->records().drain(&records);
+      for (const Record& record : records) {
+        auto [entry, is_new] =
+            name_ids.try_emplace(record.name, static_cast<int64_t>(names.size()));
+        if (is_new) names.emplace_back(record.name);
+        cells.insert(cells.end(),
+                     {index, stream->index(), static_cast<int64_t>(record.work), record.step,
+                      entry->second, static_cast<int64_t>(record.kind), record.submit_ns,
+                      record.start_ns, record.end_ns});
+      }
+    }
+  }
+  auto table = at::empty({static_cast<int64_t>(cells.size()) / 9, 9}, at::kLong);
+  if (!cells.empty()) {
+    std::memcpy(table.mutable_data_ptr(), cells.data(), cells.size() * sizeof(int64_t));
+  }
+  return py::make_tuple(table, names, dropped);
+}
+
+std::vector<std::tuple<std::string, std::string, uint64_t>> list_departures() {
+  std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
+  for (const auto& [key, count] : departures()) rows.emplace_back(key.first, key.second, count);
+  return rows;
+}
+
+py::object default_generator_object(int index) {
+  return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
+      default_generator(static_cast<c10::DeviceIndex>(index))));
+}
+
+}  // namespace
+}  // namespace gapless::torch_device
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace gapless;
+  using namespace gapless::torch_device;
+  c10::register_privateuse1_backend("gapless");
+  register_graphs();
+  set_thread_start_hook(prepare_thread);
+
+  m.def("init", [] { translated([] { driver(); }); });
+  m.def("device_count", [] {
+    return translated([] {
+      driver();
+      return gapless::device_count();
+    });
+  });
+  m.def("is_initialized", &initialized);
+  m.def("is_in_bad_fork", &in_bad_fork);
+  m.def("shutdown", &gapless::shutdown, py::call_guard<py::gil_scoped_release>());
+  m.def("core_plan", &core_plan);
+  m.def("properties", &properties);
+  m.def("default_generator", &default_generator_object);
+  m.def("set_step", &set_current_step);
+  m.def("recorder_start", &recorder::start);
+  m.def("recorder_stop", &recorder::stop);
+  m.def("recorder_is_on", &recorder::is_on);
+  m.def("recorder_drain", &drain_records);
+  m.def("departures", &list_departures);
+  m.def("reset_departures", &reset_departures);
+  m.def("new_pool", [](int index) {
+    return translated([&] { return device(index).allocator().new_pool(); });
+  });
+}

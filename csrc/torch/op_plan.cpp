@@ -1,0 +1,109 @@
+#include "torch/op_plan.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "torch/submit.h"
+
+namespace gapless::torch_device {
+namespace {
+
+bool is_generator(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  return type->kind() == c10::TypeKind::GeneratorType;
+}
+
+bool is_tensor_like(const c10::TypePtr& type) {
+  return type->isSubtypeOf(*c10::TensorType::get()) ||
+         type->isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+// The argument whose memory the result is, by the schema's alias annotations.
+int argument_of(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (!result.alias_info()) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info && info->beforeSets() == result.alias_info()->beforeSets()) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  auto plan = std::make_unique<OpPlan>();
+  plan->name = interned(c10::toString(op.operator_name()));
+  plan->has_shape_function = op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+                             op.hasKernelForDispatchKey(
+                                 c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (argument.alias_info() && argument.alias_info()->isWrite()) {
+      plan->written.push_back(i);
+      plan->is_out = plan->is_out || argument.is_out();
+    }
+    if (plan->generator < 0 && is_generator(argument)) plan->generator = static_cast<int>(i);
+  }
+  bool view = false, fresh = false, foreign = false;
+  for (const auto& result : schema.returns()) {
+    const int argument = argument_of(schema, result);
+    plan->returned.push_back(argument);
+    if (argument >= 0) {
+      view = view || !result.alias_info()->isWrite();
+    } else {
+      fresh = true;
+      foreign = foreign || !is_tensor_like(result.type());
+    }
+  }
+  const std::string& name = op.operator_name().name;
+  plan->takes_host_tensors = name == "aten::index" || name == "aten::index_put" ||
+                             name == "aten::index_put_" || name == "aten::_index_put_impl_" ||
+                             name == "aten::_unsafe_index" || name == "aten::_unsafe_index_put";
+  if (view) {
+    plan->kind = OpKind::kView;
+  } else if (op.hasTag(at::Tag::dynamic_output_shape) ||
+             op.hasTag(at::Tag::data_dependent_output)) {
+    plan->kind = OpKind::kHost;
+    plan->host_reason = "its result's shape or value depends on data";
+  } else if (foreign) {
+    plan->kind = OpKind::kHost;
+    plan->host_reason = "its result is not a tensor";
+  } else if (!fresh) {
+    plan->kind = OpKind::kMutating;
+  } else if (plan->has_shape_function) {
+    plan->kind = OpKind::kFunctional;
+  } else {
+    plan->kind = OpKind::kHost;
+    plan->host_reason = "it has no shape function";
+  }
+  return plan;
+}
+
+}  // namespace
+
+const OpPlan& plan_of(const c10::OperatorHandle& op) {
+  static std::shared_mutex mutex;
+  static auto* const plans = new std::unordered_map<const void*, std::unique_ptr<OpPlan>>;
+  const void* key = &op.schema();
+  // Each thread remembers what it looked up, so that the common path takes no lock. Plans are never
+  // dropped, and neither are the operators of PyTorch.
+  thread_local std::unordered_map<const void*, const OpPlan*> known;
+  if (auto found = known.find(key); found != known.end()) return *found->second;
+  {
+    std::shared_lock lock(mutex);
+    if (auto found = plans->find(key); found != plans->end()) {
+      return *(known[key] = found->second.get());
+    }
+  }
+  auto plan = make_plan(op);
+  std::unique_lock lock(mutex);
+  auto& slot = (*plans)[key];
+  if (!slot) slot = std::move(plan);
+  return *(known[key] = slot.get());
+}
+
+}  // namespace gapless::torch_device

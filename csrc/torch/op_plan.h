@@ -1,0 +1,32 @@
+// What the fallback needs to know of an operator, found from its schema once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+namespace gapless::torch_device {
+
+enum class OpKind {
+  kMutating,    // every result is an argument that is written to: submit
+  kFunctional,  // results are fresh and a shape function gives their sizes: infer, allocate, submit
+  kHost,        // results depend on values, or are no tensors: wait and run
+  kView,        // results alias arguments: needs a kernel of its own
+};
+
+struct OpPlan {
+  OpKind kind;
+  const char* name;         // "aten::add.out", lives as long as the process
+  std::string host_reason;  // why kHost
+  bool is_out = false;      // an out= variant, whose outputs may come unsized
+  bool has_shape_function = false;
+  std::vector<size_t> written;     // arguments that are written to
+  std::vector<int> returned;       // per result: the argument that it is, or -1
+  int generator = -1;              // the argument that takes a generator
+  bool takes_host_tensors = false; // indexing: CPU tensors of any size are welcome
+};
+
+const OpPlan& plan_of(const c10::OperatorHandle& op);
+
+}  // namespace gapless::torch_device

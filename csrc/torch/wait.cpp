@@ -1,0 +1,88 @@
+#include "torch/wait.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <optional>
+
+#include "torch/errors.h"
+
+namespace gapless::torch_device {
+namespace {
+
+// Ctrl-C sets a flag that only the main thread's Python looks at; a long wait has to look for it.
+void check_signals() {
+  if (!Py_IsInitialized()) return;
+  pybind11::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw python_error();
+}
+
+void wait_unlocked(Stream& stream, uint64_t place) {
+  if (stream.done(place)) return;
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    pybind11::gil_scoped_release unlock;
+    stream.wait(place, check_signals);
+  } else {
+    stream.wait(place, check_signals);
+  }
+}
+
+void refuse_in_capture(Stream& stream, const char* what) {
+  if (!stream.capturing()) return;
+  throw UsageError(std::string(what) +
+                   " needs the host to wait for the device, which cannot be captured in a graph: "
+                   "nothing is executed during capture. Keep the value on the device, or do this "
+                   "outside the capture");
+}
+
+void report(std::shared_ptr<const Failure> failure) {
+  if (failure) throw DeviceError(failure->text());
+}
+
+}  // namespace
+
+void synchronize(Stream& stream, const char* what) {
+  translated([&] {
+    refuse_in_capture(stream, what);
+    const uint64_t place = stream.submitted();
+    wait_unlocked(stream, place);
+    report(stream.take_failure(place));
+  });
+}
+
+void synchronize(Device& device) {
+  translated([&] {
+    std::shared_ptr<const Failure> first;
+    for (Stream* stream : device.streams()) {
+      refuse_in_capture(*stream, "synchronize");
+      const uint64_t place = stream->submitted();
+      wait_unlocked(*stream, place);
+      auto failure = stream->take_failure(place);
+      if (!first) first = std::move(failure);
+    }
+    report(std::move(first));
+  });
+}
+
+void synchronize(const EventMark& mark) {
+  if (!mark.stream) return;
+  translated([&] {
+    if (mark.in_capture) {
+      throw UsageError(
+          "this event was recorded while a graph was captured, where nothing is executed; record it "
+          "after the replay instead");
+    }
+    wait_unlocked(*mark.stream, mark.place);
+    report(mark.stream->take_failure(mark.place));
+  });
+}
+
+void wait_for(Stream& stream) { wait_unlocked(stream, stream.submitted()); }
+
+void wait_for(Stream& stream, uint64_t place) { wait_unlocked(stream, place); }
+
+void wait_for_device(Device& device) {
+  for (Stream* stream : device.streams()) wait_for(*stream);
+}
+
+}  // namespace gapless::torch_device
