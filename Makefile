@@ -88,7 +88,9 @@ $(PREPARED): $(CREATED)
 	touch $@
 
 # The editable install builds the extension from nothing. Where only C++ changed since, it is built
-# in place, which compiles no more than the files that need it.
+# in place, which compiles no more than the files that need it. Meanwhile torch must not load the
+# device: an extension that is broken could not be built again.
+$(INSTALLED): export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 $(INSTALLED): pyproject.toml setup.py $(SOURCES) $(PREPARED)
 ifeq ($(wildcard $(INSTALLED)),)
 	@echo "== 4/4 Compiling and installing gapless: several minutes, with the compiler's output"
