@@ -34,7 +34,8 @@ def check_device() -> Section:
     section = Section("device")
     import torch
 
-    import gapless  # noqa: F401  (where autoloading is off, check_packages says so)
+    # This loads the device even where autoloading is off; check_packages says so then.
+    from gapless.device import get_device_properties
 
     current = torch.accelerator.current_accelerator()
     section.fact("accelerator", None if current is None else current.type)
@@ -47,7 +48,7 @@ def check_device() -> Section:
         )
         return section
     try:
-        properties = torch.gapless.get_device_properties(0)
+        properties = get_device_properties(0)
         section.fact("driver", properties.driver)
         section.fact("name", properties.name)
         section.fact("devices", torch.accelerator.device_count())

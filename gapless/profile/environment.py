@@ -4,6 +4,8 @@ import atexit
 import os
 from contextlib import ExitStack
 
+from gapless.errors import UsageError
+
 VARIABLE = "GAPLESS_RECORD"
 
 
@@ -12,6 +14,9 @@ def start_if_asked() -> bool:
 
     To be called once the device is registered: what runs last at exit is registered first, and the
     recording has to be written while the device is still there.
+
+    Raises:
+        UsageError: the folder cannot be made.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -19,6 +24,12 @@ def start_if_asked() -> bool:
     from gapless.profile.recording import record
 
     stack = ExitStack()
-    stack.enter_context(record(folder))
+    try:
+        stack.enter_context(record(folder))
+    except OSError as error:
+        raise UsageError(
+            f"{VARIABLE}={folder}: the folder cannot be made ({error.strerror}); "
+            "name one that you may write to, or unset it"
+        ) from error
     atexit.register(stack.close)
     return True

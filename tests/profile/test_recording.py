@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import gapless.device
+from gapless.errors import UsageError
 from gapless.profile import Timeline, environment, host_range, ranges, record
 
 
@@ -99,3 +100,11 @@ def test_environment_records_until_exit(monkeypatch, tmp_path):
     write()
     assert not ranges.is_on()
     assert {path.suffix for path in tmp_path.iterdir()} == {".npz", ".pftrace"}
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GAPLESS_RECORD", str(tmp_path / "file" / "out"))
+    with pytest.raises(UsageError, match=r"GAPLESS_RECORD=.*out: the folder cannot be made"):
+        environment.start_if_asked()
+    assert not ranges.is_on()
