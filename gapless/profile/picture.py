@@ -1,4 +1,4 @@
-"""A few steps of several timelines as one SVG picture, on a common scale.
+"""What lies between two steps, for several timelines, as one SVG picture on a common scale.
 
 Each timeline shows the host's threads, the device's streams, and between them in red what idled.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from gapless.profile.causes import host_pieces
 from gapless.profile.gaps import find_gaps
-from gapless.profile.steps import Steps, find_steps
+from gapless.profile.steps import find_steps
 from gapless.profile.timeline import Timeline, TimelineError
 
 _WIDTH = 960
@@ -50,36 +50,36 @@ class _Row:
 def draw(
     path: str | os.PathLike[str],
     timelines: Sequence[tuple[str, Timeline]],
-    steps: int = 4,
+    window_us: float = 3000.0,
     warmup: int = 10,
 ) -> None:
-    """Draw ``steps`` steps of each titled timeline, as many as its middle offers.
+    """Draw each titled timeline around the end of a step in its middle.
+
+    The step is the one whose idle gap afterwards is the median, so that neither a lucky nor an
+    unlucky one is shown.
 
     Args:
         path: the SVG file to write.
         timelines: titles and timelines, each of one device.
-        steps: how many steps to show.
+        window_us: how much time to show, a quarter of it before the step's end.
         warmup: how many steps to leave out at the beginning.
 
     Raises:
-        TimelineError: a timeline has too few steps.
+        TimelineError: a timeline has too few steps, or there is none.
         OSError: the file cannot be written.
     """
-    panels = [
-        (title, timeline, _middle(find_steps(timeline, warmup=warmup), steps))
-        for title, timeline in timelines
-    ]
-    if not panels:
+    if not timelines:
         raise TimelineError("there is no timeline to draw")
     # One scale for all, so that lengths may be compared.
-    span_ns = max(end - start for _, _, (start, end) in panels)
+    span_ns = int(window_us * 1000)
     colours: dict[str, str] = {}
     body: list[str] = []
     top = _MARGIN
-    for title, timeline, (start_ns, end_ns) in panels:
+    for title, timeline in timelines:
+        start_ns = _typical_end(timeline, warmup) - span_ns // 4
         body.append(f'<text class="title" x="{_MARGIN}" y="{top + 18}">{escape(title)}</text>')
         top += _TITLE
-        for row in _rows(timeline, start_ns, end_ns, colours):
+        for row in _rows(timeline, start_ns, start_ns + span_ns, colours):
             body.append(f'<text x="{_MARGIN}" y="{top + 14}">{escape(row.label)}</text>')
             body.extend(_draw_bar(bar, top, start_ns, span_ns) for bar in row.bars)
             top += _ROW
@@ -96,11 +96,12 @@ def draw(
     )
 
 
-def _middle(steps: Steps, count: int) -> tuple[int, int]:
-    """From the start of a step in the middle to the start of the ``count``-th after it."""
-    count = min(count, len(steps.number) - 1)
-    first = (len(steps.number) - 1 - count) // 2
-    return int(steps.start_ns[first]), int(steps.start_ns[first + count])
+def _typical_end(timeline: Timeline, warmup: int) -> int:
+    """When the step ended whose gap afterwards is the median one."""
+    steps = find_steps(timeline, warmup=warmup)
+    idle_ns = [gap.idle_ns for gap in find_gaps(timeline, steps)]
+    by_length = sorted(range(len(idle_ns)), key=lambda index: idle_ns[index])
+    return int(steps.end_ns[by_length[len(by_length) // 2]])
 
 
 def _rows(
