@@ -22,7 +22,7 @@ class WaitWork final : public Work {
 
   void run(const RunContext&) override {
     mark_.stream->wait(mark_.place);
-    if (auto failure = mark_.stream->failure_before(mark_.place)) {
+    if (auto failure = mark_.stream->failure_at(mark_.place)) {
       throw InheritedFailure{std::move(failure)};
     }
   }
@@ -62,7 +62,7 @@ void submit_wait(Stream& stream, const EventMark& mark) {
         "a graph is captured on one stream: an event recorded in a capture cannot be waited for on "
         "another stream, nor another stream's event inside a capture");
   }
-  if (query(mark) && !mark.stream->failure_before(mark.place)) return;
+  if (query(mark) && !mark.stream->failure_at(mark.place)) return;
   stream.submit(std::make_unique<WaitWork>(mark));
 }
 

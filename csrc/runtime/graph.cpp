@@ -20,7 +20,7 @@ class ReplayWork final : public Work {
         auto failure = std::make_shared<Failure>();
         failure->name = std::string(work->name) + " in a graph replay";
         failure->operands = work->operands();
-        failure->site = work->site.empty() ? site : work->site + " (captured there)";
+        failure->site = *work->site ? work->site + std::string(" (captured there)") : site;
         failure->message = error.what();
         throw InheritedFailure{std::move(failure)};
       }
@@ -35,9 +35,9 @@ class ReplayWork final : public Work {
 }  // namespace
 
 uint64_t submit_replay(Stream& stream, std::shared_ptr<const GraphBody> body, RunContext context,
-                       std::string site) {
+                       const char* site) {
   auto work = std::make_unique<ReplayWork>(std::move(body), context);
-  work->site = std::move(site);
+  work->site = site;
   return stream.submit(std::move(work));
 }
 

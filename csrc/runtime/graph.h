@@ -19,6 +19,6 @@ struct GraphBody {
 
 // Queues one replay of the body.
 uint64_t submit_replay(Stream& stream, std::shared_ptr<const GraphBody> body, RunContext context,
-                       std::string site);
+                       const char* site);
 
 }  // namespace gapless

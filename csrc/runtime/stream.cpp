@@ -14,6 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{50};
+constexpr size_t kReportedKept = 64;
 
 std::atomic<void (*)()> g_thread_start_hook{nullptr};
 thread_local int64_t t_step = -1;
@@ -29,7 +30,7 @@ std::string Failure::text() const {
                      std::to_string(stream) + ": " + message + "\n  submitted as work " +
                      std::to_string(work);
   if (step >= 0) text += " of step " + std::to_string(step);
-  text += site.empty() ? "; GAPLESS_TRACE_SUBMIT=1 names the Python line" : " at " + site;
+  text += site.empty() ? "; GAPLESS_TRACE_SUBMIT=1 names the Python line" : "\n  at " + site;
   if (!operands.empty()) text += "\n  operands: " + operands;
   if (skipped > 0) {
     text += "\n  " + std::to_string(skipped) +
@@ -154,6 +155,7 @@ void Stream::fail(const Work& work, std::shared_ptr<Failure> failure) {
   }
   std::lock_guard lock(failure_mutex_);
   failure_ = std::move(failure);
+  ever_failed_.store(true, std::memory_order_release);
   failed_.store(true, std::memory_order_release);
 }
 
@@ -195,13 +197,19 @@ std::shared_ptr<const Failure> Stream::take_failure(uint64_t place) {
   if (!failure_ || failure_->place > place) return nullptr;
   skip_until_.store(submitted_.load(), std::memory_order_release);
   failed_.store(false, std::memory_order_release);
+  if (reported_.size() == kReportedKept) reported_.pop_front();
+  reported_.emplace_back(failure_, submitted_.load());
   return std::exchange(failure_, nullptr);
 }
 
-std::shared_ptr<const Failure> Stream::failure_before(uint64_t place) const {
-  if (!failed_.load(std::memory_order_acquire)) return nullptr;
+std::shared_ptr<const Failure> Stream::failure_at(uint64_t place) const {
+  if (!ever_failed_.load(std::memory_order_acquire)) return nullptr;
   std::lock_guard lock(failure_mutex_);
-  return failure_ && failure_->place <= place ? failure_ : nullptr;
+  if (failure_ && failure_->place <= place) return failure_;
+  for (const auto& [failure, last] : reported_) {
+    if (failure->place <= place && place <= last) return failure;
+  }
+  return nullptr;
 }
 
 void Stream::begin_capture(std::shared_ptr<GraphBody> body) {

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "drivers/driver.h"
 #include "runtime/failure.h"
@@ -41,8 +43,9 @@ class Stream {
   // Hands the failure over and forgets it, where one happened at or before `place`. What had been
   // submitted by now is not run any more: it may depend on the failed work.
   std::shared_ptr<const Failure> take_failure(uint64_t place);
-  // The same without forgetting it, for a stream that waits on this one.
-  std::shared_ptr<const Failure> failure_before(uint64_t place) const;
+  // The failure because of which the work at `place` failed or was not run, reported or not: what a
+  // stream that waits for that place has to inherit.
+  std::shared_ptr<const Failure> failure_at(uint64_t place) const;
 
   void begin_capture(std::shared_ptr<GraphBody> body);
   std::shared_ptr<GraphBody> end_capture();
@@ -85,6 +88,9 @@ class Stream {
   std::shared_ptr<Failure> failure_;
   std::atomic<bool> failed_{false};
   std::atomic<uint64_t> skip_until_{0};
+  // Reported failures with the last place that was not run because of each, newest last.
+  std::deque<std::pair<std::shared_ptr<const Failure>, uint64_t>> reported_;
+  std::atomic<bool> ever_failed_{false};
 
   std::shared_ptr<GraphBody> capture_owner_;
   std::atomic<GraphBody*> capture_{nullptr};

@@ -43,7 +43,7 @@ class Work {
   uint64_t id = 0;   // place in the stream's order, from 1
   int64_t step = -1;
   int64_t submit_ns = 0;  // 0 while the recorder is off
-  std::string site;
+  const char* site = "";  // where it was submitted; lives as long as the process
 };
 
 inline int64_t now_ns() {

@@ -9,10 +9,12 @@
 #include <optional>
 
 #include "torch/alias.h"
+#include "torch/arguments.h"
 #include "torch/copy.h"
 #include "torch/departures.h"
 #include "torch/graph_capture.h"
 #include "torch/op_plan.h"
+#include "torch/shapes.h"
 #include "torch/submit.h"
 #include "torch/wait.h"
 
@@ -21,49 +23,6 @@ namespace {
 
 using c10::IValue;
 using torch::jit::Stack;
-
-template <typename F>
-void for_each_tensor(const IValue& value, F&& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      if (tensor.defined()) visit(tensor);
-    }
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value() && tensor->defined()) visit(*tensor);
-    }
-  }
-}
-
-// The value with every tensor replaced, and every device of ours by `device`.
-template <typename F>
-IValue mapped(const IValue& value, c10::Device device, F&& map) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() ? IValue(map(value.toTensor())) : value;
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      list.push_back(tensor.defined() ? map(tensor) : tensor);
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value() && tensor->defined()) {
-        list.push_back(map(*tensor));
-      } else {
-        list.push_back(tensor);
-      }
-    }
-    return list;
-  }
-  if (value.isDevice() && value.toDevice().is_privateuseone()) return device;
-  return value;
-}
 
 // The device that the call is about: of its tensors, else of its device argument, else the current.
 c10::Device device_of(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
@@ -90,34 +49,20 @@ c10::Device device_of(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
   return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())};
 }
 
-// Results (sizes, strides, dtypes) by the operator's shape function, flattened; nothing is computed.
-Stack infer(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
-  Stack stack;
-  for (const auto& value : arguments) {
-    stack.push_back(mapped(value, c10::kMeta, alias_as_meta));
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-  return stack;
+at::Tensor allocate(const TensorShape& shape, c10::Device device) {
+  if (!shape.defined) return {};
+  return at::empty_strided(shape.sizes, shape.strides,
+                           at::TensorOptions().dtype(shape.dtype).device(device));
 }
 
-at::Tensor allocate_like(const at::Tensor& meta, c10::Device device) {
-  return at::empty_strided(meta.sizes(), meta.strides(),
-                           at::TensorOptions().dtype(meta.dtype()).device(device));
-}
-
-IValue allocate_results(const IValue& inferred, c10::Device device, std::vector<at::Tensor>* flat) {
-  if (inferred.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& meta : inferred.toTensorList()) {
-      list.push_back(allocate_like(meta, device));
-      flat->push_back(list.get(list.size() - 1));
-    }
-    return list;
+IValue allocate(const ResultShape& result, c10::Device device, std::vector<at::Tensor>* flat) {
+  c10::List<at::Tensor> list;
+  for (const auto& shape : result.tensors) {
+    flat->push_back(allocate(shape, device));
+    if (!result.is_list) return flat->back();
+    list.push_back(flat->back());
   }
-  const at::Tensor& meta = inferred.toTensor();
-  flat->push_back(meta.defined() ? allocate_like(meta, device) : at::Tensor());
-  return flat->back();
+  return list;
 }
 
 void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<IValue> arguments,
@@ -163,11 +108,12 @@ void size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
     });
   }
   if (!unsized || !plan.has_shape_function) return;
-  Stack inferred = infer(op, arguments);
-  for (size_t r = 0; r < inferred.size() && r < plan.returned.size(); ++r) {
-    if (plan.returned[r] < 0 || !inferred[r].isTensor()) continue;
+  const auto shapes = infer_shapes(op, arguments);
+  for (size_t r = 0; r < shapes->size() && r < plan.returned.size(); ++r) {
+    const ResultShape& result = (*shapes)[r];
+    if (plan.returned[r] < 0 || result.is_list || !result.tensors[0].defined) continue;
     const at::Tensor& out = arguments[static_cast<size_t>(plan.returned[r])].toTensor();
-    if (out.sizes() != inferred[r].toTensor().sizes()) out.resize_(inferred[r].toTensor().sizes());
+    if (out.sizes() != result.tensors[0].sizes) out.resize_(result.tensors[0].sizes);
   }
 }
 
@@ -193,7 +139,7 @@ Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   }
   auto to_device = [&](const at::Tensor& result) {
-    auto out = allocate_like(result, device);
+    auto out = at::empty_strided(result.sizes(), result.strides(), result.options().device(device));
     copy(result, out, /*non_blocking=*/true);
     return out;
   };
@@ -209,6 +155,24 @@ Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
 void submit_functional(const c10::OperatorHandle& op, const Stack& arguments,
                        const std::vector<at::Tensor>& outputs) {
   submit_op(op, plan_of(op), arguments, outputs.front().device(), outputs);
+}
+
+Stack submit_inferred(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
+                      c10::Device device) {
+  const OpPlan& plan = plan_of(op);
+  const auto shapes = infer_shapes(op, arguments);
+  std::vector<at::Tensor> outputs;
+  Stack results;
+  for (size_t r = 0; r < shapes->size(); ++r) {
+    if (plan.returned[r] >= 0) {
+      outputs.emplace_back();
+      results.push_back(arguments[static_cast<size_t>(plan.returned[r])]);
+    } else {
+      results.push_back(allocate((*shapes)[r], device, &outputs));
+    }
+  }
+  submit_op(op, plan, arguments, device, outputs);
+  return results;
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
@@ -233,20 +197,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
         results.push_back(arguments[static_cast<size_t>(argument)]);
       }
       break;
-    case OpKind::kFunctional: {
-      std::vector<at::Tensor> outputs;
-      const Stack inferred = infer(op, arguments);
-      for (size_t r = 0; r < inferred.size(); ++r) {
-        if (plan.returned[r] >= 0) {
-          outputs.emplace_back();
-          results.push_back(arguments[static_cast<size_t>(plan.returned[r])]);
-        } else {
-          results.push_back(allocate_results(inferred[r], device, &outputs));
-        }
-      }
-      submit_op(op, plan, arguments, device, outputs);
+    case OpKind::kFunctional:
+      results = submit_inferred(op, arguments, device);
       break;
-    }
   }
   torch::jit::drop(*stack, count);
   for (auto& result : results) stack->push_back(std::move(result));
@@ -254,6 +207,17 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+// These have a kernel for the CPU and a decomposition for other devices. The decomposition rounds
+// differently; with the fallback in its place the device runs what the CPU runs.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name :
+       {"_stack", "_stack.out", "addr", "addr.out", "all.dims", "all.dims_out", "any.dims",
+        "any.dims_out", "linalg__powsum", "mish_backward", "native_channel_shuffle",
+        "native_group_norm", "native_layer_norm", "silu_backward"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
 }
 
 }  // namespace gapless::torch_device

@@ -12,6 +12,7 @@
 #include "torch/generator.h"
 #include "torch/graph_capture.h"
 #include "torch/submit.h"
+#include "torch/submit_site.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {

@@ -7,7 +7,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "torch/submit.h"
+#include "torch/interned.h"
 
 namespace gapless::torch_device {
 namespace {

@@ -1,17 +1,12 @@
 #include "torch/submit.h"
 
-#include <Python.h>
-#include <frameobject.h>
-#include <pybind11/pybind11.h>
-
 #include <cstdlib>
-#include <mutex>
 #include <sstream>
-#include <unordered_set>
 
 #include "torch/alias.h"
 #include "torch/errors.h"
 #include "torch/graph_capture.h"
+#include "torch/submit_site.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -52,32 +47,11 @@ Stream& stream_for(c10::Device device) {
   });
 }
 
-std::string submit_site() {
-  static const bool wanted = flag("GAPLESS_TRACE_SUBMIT");
-  if (!wanted || !Py_IsInitialized()) return {};
-  pybind11::gil_scoped_acquire lock;
-  PyFrameObject* frame = PyEval_GetFrame();
-  if (!frame) return "a thread outside Python";
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  std::string site = pybind11::reinterpret_borrow<pybind11::str>(code->co_filename);
-  site += ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in ";
-  site += std::string(pybind11::reinterpret_borrow<pybind11::str>(code->co_name));
-  Py_DECREF(code);
-  return site;
-}
-
 void submit(Stream& stream, std::unique_ptr<Work> work) {
   static const bool blocking = flag("GAPLESS_LAUNCH_BLOCKING");
   work->site = submit_site();
   stream.submit(std::move(work));
   if (blocking && !stream.capturing()) synchronize(stream);
-}
-
-const char* interned(const std::string& name) {
-  static std::mutex mutex;
-  static auto* const names = new std::unordered_set<std::string>;
-  std::lock_guard lock(mutex);
-  return names->insert(name).first->c_str();
 }
 
 OpWork::OpWork(const char* work_name, c10::OperatorHandle op, torch::jit::Stack arguments,

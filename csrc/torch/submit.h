@@ -16,14 +16,8 @@ namespace gapless::torch_device {
 // The stream that new work for the device goes to.
 Stream& stream_for(c10::Device device);
 
-// The Python line of the caller where GAPLESS_TRACE_SUBMIT=1, else empty.
-std::string submit_site();
-
 // Queues the work; with GAPLESS_LAUNCH_BLOCKING=1 also waits for it and raises its failure here.
 void submit(Stream& stream, std::unique_ptr<Work> work);
-
-// A name that lives as long as the process.
-const char* interned(const std::string& name);
 
 // An operator's CPU kernel on aliases of device memory. Runs once, or at every replay.
 class OpWork final : public Work {

@@ -3,7 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
-#include <optional>
+#include <utility>
+#include <vector>
 
 #include "torch/errors.h"
 
@@ -52,11 +53,15 @@ void synchronize(Stream& stream, const char* what) {
 
 void synchronize(Device& device) {
   translated([&] {
-    std::shared_ptr<const Failure> first;
+    std::vector<std::pair<Stream*, uint64_t>> until;
     for (Stream* stream : device.streams()) {
       refuse_in_capture(*stream, "synchronize");
-      const uint64_t place = stream->submitted();
-      wait_unlocked(*stream, place);
+      until.emplace_back(stream, stream->submitted());
+    }
+    for (const auto& [stream, place] : until) wait_unlocked(*stream, place);
+    // Only now: a stream may have inherited another one's failure, which is one failure to the host.
+    std::shared_ptr<const Failure> first;
+    for (const auto& [stream, place] : until) {
       auto failure = stream->take_failure(place);
       if (!first) first = std::move(failure);
     }
