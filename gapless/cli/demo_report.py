@@ -40,30 +40,28 @@ class DemoReport:
 
 def print_report(report: DemoReport) -> None:
     """Print the table, any divergence, and where the trace lies, to standard output."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     table = Table(
-        title=f"{report.model}, {report.dtype}, {report.host_work_us} us of host work per step"
+        title=f"{report.model}, {report.dtype}, {report.host_work_us} us of host work per step",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    for name in ("batch", "mode"):
-        table.add_column(name)
-    for name in (
-        "tokens/s",
-        "step ms\np50 / p99",
-        "idle gap us\np50 / p99 / max",
-        "busy %",
-        "tokens",
-    ):
-        table.add_column(name, justify="right")
+    table.add_column("batch")
+    table.add_column("mode", no_wrap=True)
+    for name in ("tokens/s", "step ms\np50/p99", "idle gap us\np50/p99/max", "busy %", "tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         figures, idle = row.figures, row.figures.idle
         table.add_row(
             str(figures.rows),
             row.mode,
             f"{figures.tokens_per_s:.1f}",
-            f"{figures.step_p50_us / 1e3:.2f} / {figures.step_p99_us / 1e3:.2f}",
-            "-" if idle is None else f"{idle.p50_us:.0f} / {idle.p99_us:.0f} / {idle.max_us:.0f}",
+            f"{figures.step_p50_us / 1e3:.1f}/{figures.step_p99_us / 1e3:.1f}",
+            "-" if idle is None else f"{idle.p50_us:.0f}/{idle.p99_us:.0f}/{idle.max_us:.0f}",
             "-" if idle is None else f"{idle.busy_percent:.2f}",
             _verdict(row),
             end_section=row.mode == "double-buffered",

@@ -99,7 +99,7 @@ class DecodeLoop:
         try:
             self._submit(submitted)
             submitted += 1
-            while read < submitted and any(live):
+            while read < max_new_tokens and any(live):
                 while submitted < max_new_tokens and submitted - read < self._depth:
                     self._submit(submitted)
                     submitted += 1

@@ -63,9 +63,10 @@ class DecodeStep:
         self.positions = self._position_column.view(rows)
         self._row_starts = torch.arange(0, rows * context, context, device=self.device)
         self._slots = buffer(rows)
+        # First of the two that grow with the context, as it says what to do where it does not fit.
+        self.cache = RowKVCache(KVShape.of(config, rows, context), self._slots, dtype, self.device)
         self._mask = buffer(rows, 1, 1, context, dtype=dtype)
         self._mask_line = self._mask.view(-1)
-        self.cache = RowKVCache(KVShape.of(config, rows, context), self._slots, dtype, self.device)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
         """Run the prompts, one eager pass each, and sample every row's first token on the device.

@@ -74,6 +74,10 @@ class OpAudit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _waits(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
         if func._schema.name in _SYNC_OPS or any(tag in func.tags for tag in _SYNC_TAGS):
             return True
+        if func._schema.name == "aten::index" and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        ):
+            return True  # a boolean index selects as many elements as it holds
         tensors = [
             value
             for value in (*args, *kwargs.values(), result)
