@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,7 +157,8 @@ def run_batch(
         return measure_run(program, prompts, depth, plan.max_new_tokens, stops, in_sequence(steps))
 
     with working(console, f"batch {batch}: reference on cpu") as notify:
-        baseline = measure(DecodeStep(reference.model, batch, plan.context), SEQUENTIAL, None)
+        with threads_of(on_device.device):
+            baseline = measure(DecodeStep(reference.model, batch, plan.context), SEQUENTIAL, None)
         notify(f"batch {batch}: capturing the step")
         program = prepare(DecodeStep(on_device, batch, plan.context))
         notify(f"batch {batch}: sequential")
@@ -182,6 +184,27 @@ def run_batch(
             for name, figures in (("sequential", sequential), ("double-buffered", buffered))
         ),
     ]
+
+
+@contextmanager
+def threads_of(device: Any) -> Iterator[None]:
+    """Let torch's CPU device compute with as many threads as this device has cores.
+
+    Both are then compared like for like, and the reference leaves the host the same core.
+    """
+    if device.type != "gapless":
+        yield
+        return
+    import torch
+
+    from gapless.device.cores import plan
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(plan().device_cores))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def busy_work(duration_us: int) -> Callable[[object], None]:

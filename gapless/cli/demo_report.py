@@ -50,9 +50,9 @@ def print_report(report: DemoReport) -> None:
         collapse_padding=True,
         pad_edge=False,
     )
-    table.add_column("batch")
+    table.add_column("batch", no_wrap=True)
     table.add_column("mode", no_wrap=True)
-    for name in ("tokens/s", "step ms\np50/p99", "idle gap us\np50/p99/max", "busy %", "tokens"):
+    for name in ("tokens/s", "step ms\np50/p99", "idle gap us\np50/p99/max", "busy%", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         figures, idle = row.figures, row.figures.idle
