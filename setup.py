@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 from setuptools import setup
+
+# An installed gapless whose extension is broken must not keep torch from being imported here.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent

@@ -4,9 +4,9 @@
  * after `init` returned. Unless a call says otherwise:
  *   threading   any thread may call it, several at a time;
  *   ownership   the caller owns every buffer that it passes in;
- *   errors      a call returns GAPLESS_OK or a status, and on failure `last_error` tells, on the same
- *               thread and until the next failing call, what was wanted, the limit and the remedy.
- * No call may take Python's global lock or block on work that another stream has to finish.
+ *   errors      a call returns GAPLESS_OK or a status, and on failure `last_error` tells, on the
+ * same thread and until the next failing call, what was wanted, the limit and the remedy. No call
+ * may take Python's global lock or block on work that another stream has to finish.
  */
 #ifndef GAPLESS_DRIVERS_DRIVER_H_
 #define GAPLESS_DRIVERS_DRIVER_H_
@@ -64,8 +64,8 @@ typedef struct gapless_driver {
   gapless_status (*host_alloc)(uint64_t bytes, void** out);
   gapless_status (*host_free)(void* address, uint64_t bytes);
 
-  /* A stream's native thread calls `stream_enter` before its first work and `stream_leave` after its
-   * last one; here the driver places the thread (cores, priority, size of its thread team). */
+  /* A stream's native thread calls `stream_enter` before its first work and `stream_leave` after
+   * its last one; here the driver places the thread (cores, priority, size of its thread team). */
   gapless_status (*stream_enter)(int device, int stream);
   void (*stream_leave)(int device, int stream);
 

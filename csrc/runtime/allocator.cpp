@@ -138,12 +138,12 @@ void Allocator::refuse(uint64_t bytes) {
   driver_->memory_info(device_, &free_bytes, &total_bytes);
   const auto reserved = static_cast<uint64_t>(stats_.reserved_bytes.current);
   const auto allocated = static_cast<uint64_t>(stats_.allocated_bytes.current);
-  throw OutOfMemory(
-      "gapless:" + std::to_string(device_) + " is out of memory: wanted " + mib(bytes) + ", free " +
-      mib(limit_left(free_bytes)) + ", reserved " + mib(reserved) + " (" + mib(allocated) +
-      " of it in tensors), limit " + mib(limit_bytes_ ? limit_bytes_ : total_bytes) +
-      (limit_bytes_ ? " (GAPLESS_MEMORY_LIMIT)" : " (the machine)") +
-      ". Use a smaller batch, context or KV cache, or free tensors.");
+  throw OutOfMemory("gapless:" + std::to_string(device_) + " is out of memory: wanted " +
+                    mib(bytes) + ", free " + mib(limit_left(free_bytes)) + ", reserved " +
+                    mib(reserved) + " (" + mib(allocated) + " of it in tensors), limit " +
+                    mib(limit_bytes_ ? limit_bytes_ : total_bytes) +
+                    (limit_bytes_ ? " (GAPLESS_MEMORY_LIMIT)" : " (the machine)") +
+                    ". Use a smaller batch, context or KV cache, or free tensors.");
 }
 
 void Allocator::record_use(Block* block, Stream* stream) {

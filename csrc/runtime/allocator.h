@@ -1,9 +1,9 @@
 // The caching allocator of one device: segments from the driver, split into blocks.
 //
-// A block belongs to the stream that it was allocated for. When it is freed it may at once be handed
-// out for that stream again, although queued work still uses it: the new work comes later in the same
-// order. For other streams that used it (`record_use`) the block waits until they have passed the
-// place that they were at when it was freed.
+// A block belongs to the stream that it was allocated for. When it is freed it may at once be
+// handed out for that stream again, although queued work still uses it: the new work comes later in
+// the same order. For other streams that used it (`record_use`) the block waits until they have
+// passed the place that they were at when it was freed.
 #pragma once
 
 #include <cstdint>

@@ -73,7 +73,8 @@ Process& process() {
   if (g_bad_fork.load(std::memory_order_relaxed)) {
     throw UsageError(
         "the gapless device was used before this process was forked, and its threads did not come "
-        "along. Fork before the first use of the device, or start the child with the 'spawn' method "
+        "along. Fork before the first use of the device, or start the child with the 'spawn' "
+        "method "
         "(multiprocessing.set_start_method('spawn'))");
   }
   static Process* const instance = start();
@@ -81,7 +82,7 @@ Process& process() {
 }
 
 void drain(int device_index) {
-  for (Stream* stream : device(device_index).streams()) stream->wait(stream->submitted());
+  for (Stream* stream : device(device_index).streams()) stream->wait_on_host(stream->submitted());
 }
 
 }  // namespace

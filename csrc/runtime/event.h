@@ -36,7 +36,8 @@ class Event {
 
 bool query(const EventMark& mark);
 
-// Makes the stream wait, on the device, until the mark is reached. A failure before it is inherited.
+// Makes the stream wait, on the device, until the mark is reached. A failure before it is
+// inherited.
 void submit_wait(Stream& stream, const EventMark& mark);
 
 // Milliseconds between two marks. Throws UsageError without timing or before both are reached.

@@ -13,7 +13,7 @@ namespace gapless {
 // What capture collected. Shared by the graph and its replays in flight, whoever ends last.
 struct GraphBody {
   std::vector<std::unique_ptr<Work>> works;
-  uint64_t pool = 0;        // the memory pool that its allocations come from
+  uint64_t pool = 0;         // the memory pool that its allocations come from
   uint64_t rng_offsets = 0;  // random numbers' offsets that one replay takes
 };
 

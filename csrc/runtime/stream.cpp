@@ -13,7 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTick{50};
 constexpr size_t kReportedKept = 64;
 
 std::atomic<void (*)()> g_thread_start_hook{nullptr};
@@ -131,8 +130,8 @@ void Stream::run_one(Work* work) {
       fail(*work, failure_of("an exception of an unknown type"));
     }
     if (start_ns && recorder::is_on()) {
-      records_.add(Record{place, work->step, work->name, work->kind, work->submit_ns, start_ns,
-                          now_ns()});
+      records_.add(
+          Record{place, work->step, work->name, work->kind, work->submit_ns, start_ns, now_ns()});
     }
   }
   // Before the completion is published: whoever sees it may reuse what the work refers to.
@@ -160,7 +159,8 @@ void Stream::fail(const Work& work, std::shared_ptr<Failure> failure) {
 }
 
 void Stream::publish(uint64_t place) {
-  // Sequentially consistent on both sides: either the waiter sees the completion, or we see it wait.
+  // Sequentially consistent on both sides: either the waiter sees the completion, or we see it
+  // wait.
   completed_.store(place, std::memory_order_seq_cst);
   if (place >= wake_at_.load(std::memory_order_seq_cst)) {
     std::lock_guard lock(wait_mutex_);
@@ -169,25 +169,20 @@ void Stream::publish(uint64_t place) {
   }
 }
 
-void Stream::wait(uint64_t place, void (*tick)()) {
+void Stream::wait(uint64_t place) {
   if (done(place)) return;
   std::unique_lock lock(wait_mutex_);
-  auto next_tick = std::chrono::steady_clock::now() + kTick;
   while (true) {
     if (place < wake_at_.load(std::memory_order_relaxed)) {
       wake_at_.store(place, std::memory_order_seq_cst);
     }
     if (completed_.load(std::memory_order_seq_cst) >= place || stopping_) return;
-    completed_changed_.wait_until(lock, next_tick);
-    if (tick && std::chrono::steady_clock::now() >= next_tick) {
-      lock.unlock();
-      tick();
-      lock.lock();
-    }
-    if (std::chrono::steady_clock::now() >= next_tick) {
-      next_tick = std::chrono::steady_clock::now() + kTick;
-    }
+    completed_changed_.wait(lock);
   }
+}
+
+void Stream::wait_on_host(uint64_t place, void (*tick)()) {
+  host_wait_.until([&] { return done(place) || stopping_.load(std::memory_order_relaxed); }, tick);
 }
 
 std::shared_ptr<const Failure> Stream::take_failure(uint64_t place) {

@@ -12,6 +12,7 @@
 
 #include "drivers/driver.h"
 #include "runtime/failure.h"
+#include "runtime/host_wait.h"
 #include "runtime/recorder.h"
 #include "runtime/work.h"
 
@@ -36,9 +37,12 @@ class Stream {
   uint64_t submitted() const { return submitted_.load(std::memory_order_acquire); }
   bool done(uint64_t place) const { return completed_.load(std::memory_order_acquire) >= place; }
 
-  // Blocks the calling thread until the work at `place` is done, or the stream was stopped.
+  // Blocks the calling thread until the work at `place` is done, or the stream was stopped. The
+  // stream's thread wakes it: for threads that are as much in a hurry, such as another stream's.
+  void wait(uint64_t place);
+  // The same for the host, which asks instead of being woken: see host_wait.h.
   // `tick`, where given, is called about every 50 ms and may throw (a signal arrived).
-  void wait(uint64_t place, void (*tick)() = nullptr);
+  void wait_on_host(uint64_t place, void (*tick)() = nullptr);
 
   // Hands the failure over and forgets it, where one happened at or before `place`. What had been
   // submitted by now is not run any more: it may depend on the failed work.
@@ -51,8 +55,8 @@ class Stream {
   std::shared_ptr<GraphBody> end_capture();
   GraphBody* capturing() const { return capture_.load(std::memory_order_acquire); }
 
-  // Ends the thread after the work that it is in; the rest of the queue is dropped. False where that
-  // work did not end within the time.
+  // Ends the thread after the work that it is in; the rest of the queue is dropped. False where
+  // that work did not end within the time.
   bool stop(int64_t timeout_ms);
 
  private:
@@ -81,6 +85,7 @@ class Stream {
   // when the nearest waiter's place is reached.
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> wake_at_{UINT64_MAX};
+  HostWait host_wait_;
   std::mutex wait_mutex_;
   std::condition_variable completed_changed_;
 

@@ -13,8 +13,8 @@ namespace {
 
 at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like,
                 int64_t storage_offset) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(key), like.dtype());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         c10::DispatchKeySet(key), like.dtype());
   auto* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), storage_offset);
   if (like.is_conj()) impl->_set_conj(true);

@@ -1,8 +1,8 @@
 // Tensors that stand for another tensor's memory without owning it.
 //
-// A queued closure must own nothing that Python can see: destroying it would take the global lock on
-// the device's thread. Device memory stays valid by stream order (see runtime/allocator.h), so that a
-// fresh tensor over the bare address is enough.
+// A queued closure must own nothing that Python can see: destroying it would take the global lock
+// on the device's thread. Device memory stays valid by stream order (see runtime/allocator.h), so
+// that a fresh tensor over the bare address is enough.
 #pragma once
 
 #include <ATen/core/Tensor.h>

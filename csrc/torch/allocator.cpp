@@ -87,9 +87,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
   }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    return translated([&]() -> std::pair<size_t, size_t> {
-      return device(index).allocator().info();
-    });
+    return translated(
+        [&]() -> std::pair<size_t, size_t> { return device(index).allocator().info(); });
   }
 };
 

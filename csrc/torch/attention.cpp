@@ -46,8 +46,7 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
   const auto batch = query.size(0), heads = query.size(1), length = query.size(2);
   auto output = at::empty({batch, length, heads, value.size(3)}, query.options()).transpose(1, 2);
   const auto sums_dtype = at::toOpMathType(query.scalar_type());
-  auto sums =
-      at::empty({batch, length, heads}, query.options().dtype(sums_dtype)).transpose(1, 2);
+  auto sums = at::empty({batch, length, heads}, query.options().dtype(sums_dtype)).transpose(1, 2);
   submit_functional(op, {query, key, value, dropout_p, is_causal, mask, scale}, {output, sums});
   return {std::move(output), std::move(sums)};
 }

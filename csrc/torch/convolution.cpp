@@ -19,8 +19,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, c10::IntArrayRef stride,
                        c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                        c10::IntArrayRef output_padding, int64_t groups) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
   const c10::DeviceGuard guard(input.device());
   const torch::jit::Stack arguments{input,    weight,     bias,           stride, padding,
                                     dilation, transposed, output_padding, groups};
@@ -36,9 +35,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   const c10::DeviceGuard guard(input.device());
   const std::vector<int64_t> bias_sizes{grad_output.size(1)};
   const c10::List<bool> mask({output_mask[0], output_mask[1], output_mask[2]});
-  const torch::jit::Stack arguments{grad_output, input,    weight,     bias_sizes,
-                                    stride,      padding,  dilation,   transposed,
-                                    output_padding, groups, mask};
+  const torch::jit::Stack arguments{grad_output,    input,   weight,   bias_sizes,
+                                    stride,         padding, dilation, transposed,
+                                    output_padding, groups,  mask};
   const auto results = submit_inferred(op, arguments, input.device());
   return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
 }

@@ -34,11 +34,10 @@ class CopyWork final : public Work {
         stream_(stream.index()),
         source_(std::move(source)),
         destination_(std::move(destination)) {
-    plain_ = source_.dtype() == destination_.dtype() && source_.sizes() == destination_.sizes() &&
-             source_.strides() == destination_.strides() &&
-             source_.is_non_overlapping_and_dense() &&
-             source_.is_conj() == destination_.is_conj() &&
-             source_.is_neg() == destination_.is_neg();
+    plain_ =
+        source_.dtype() == destination_.dtype() && source_.sizes() == destination_.sizes() &&
+        source_.strides() == destination_.strides() && source_.is_non_overlapping_and_dense() &&
+        source_.is_conj() == destination_.is_conj() && source_.is_neg() == destination_.is_neg();
   }
 
   void run(const RunContext&) override {
@@ -46,9 +45,8 @@ class CopyWork final : public Work {
       destination_.copy_(source_);
       return;
     }
-    const auto status =
-        driver().copy(device_, stream_, destination_.mutable_data_ptr(), source_.const_data_ptr(),
-                      destination_.nbytes(), direction_);
+    const auto status = driver().copy(device_, stream_, destination_.mutable_data_ptr(),
+                                      source_.const_data_ptr(), destination_.nbytes(), direction_);
     if (status != GAPLESS_OK) throw DeviceError(driver().last_error());
   }
 
@@ -106,9 +104,8 @@ void copy_to_host(const at::Tensor& source, const at::Tensor& destination, bool 
   submit(stream, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_HOST, stream, alias_on_cpu(source),
                                             borrowed(destination)));
   if (asynchronous) return;
-  count_departure("copy device to host", non_blocking
-                                             ? "non_blocking needs a pinned destination"
-                                             : "a blocking copy waits");
+  count_departure("copy device to host", non_blocking ? "non_blocking needs a pinned destination"
+                                                      : "a blocking copy waits");
   synchronize(stream);
 }
 
@@ -184,9 +181,9 @@ void copy_bytes_on_device(const c10::Storage& source, const c10::DataPtr& destin
   if (bytes == 0) return;
   Stream& stream = stream_for(source.device());
   auto bytes_over = [&](void* address) {
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(address, c10::kCPU), nullptr,
-        false);
+    auto storage =
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                              c10::DataPtr(address, c10::kCPU), nullptr, false);
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
         caffe2::TypeMeta::Make<uint8_t>());

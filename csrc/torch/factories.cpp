@@ -98,9 +98,9 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
-  return self.set_(c10::Storage(c10::Storage::use_byte_size_t(), 0,
-                                c10::GetAllocator(c10::kPrivateUse1), true),
-                   0, {0}, {});
+  return self.set_(
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetAllocator(c10::kPrivateUse1), true),
+      0, {0}, {});
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {

@@ -37,8 +37,8 @@ c10::Device device_of(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
       } else {
         TORCH_CHECK(tensor.is_cpu() && (tensor.dim() == 0 || plan.takes_host_tensors), plan.name,
                     ": expected all tensors on the same device, but found ",
-                    c10::Device(c10::kPrivateUse1, 0), " and ", tensor.device(),
-                    " (shape ", tensor.sizes(), "); move it with .to('gapless')");
+                    c10::Device(c10::kPrivateUse1, 0), " and ", tensor.device(), " (shape ",
+                    tensor.sizes(), "); move it with .to('gapless')");
       }
     });
     if (!device && value.isDevice() && value.toDevice().is_privateuseone()) {
@@ -91,8 +91,8 @@ void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<
       work->use_random_numbers(at, {0, body->rng_offsets++});
     } else {
       work->use_random_numbers(
-          at, as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator())
-                  .take());
+          at,
+          as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator()).take());
     }
   }
   submit(stream, std::move(work));
@@ -103,9 +103,8 @@ void size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
                   c10::ArrayRef<IValue> arguments) {
   bool unsized = false;
   for (size_t i : plan.written) {
-    for_each_tensor(arguments[i], [&](const at::Tensor& out) {
-      unsized = unsized || out.numel() == 0;
-    });
+    for_each_tensor(arguments[i],
+                    [&](const at::Tensor& out) { unsized = unsized || out.numel() == 0; });
   }
   if (!unsized || !plan.has_shape_function) return;
   const auto shapes = infer_shapes(op, arguments);

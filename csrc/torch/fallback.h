@@ -15,8 +15,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 void submit_functional(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
                        const std::vector<at::Tensor>& outputs);
 
-// Allocates the results that the operator's shape function tells, queues its CPU kernel to fill them,
-// and returns them.
+// Allocates the results that the operator's shape function tells, queues its CPU kernel to fill
+// them, and returns them.
 torch::jit::Stack submit_inferred(const c10::OperatorHandle& op,
                                   c10::ArrayRef<c10::IValue> arguments, c10::Device device);
 

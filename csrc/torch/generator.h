@@ -1,8 +1,8 @@
 // The device's random numbers: a seed, and an offset that counts the operators that drew from it.
 //
-// Each random operator takes a ticket, in the order of submission, and its CPU kernel then draws from
-// a fresh engine seeded by (seed, offset). So the numbers do not depend on the host's timing, the
-// state is two words, and a graph's replay needs no more than the offset at which it starts.
+// Each random operator takes a ticket, in the order of submission, and its CPU kernel then draws
+// from a fresh engine seeded by (seed, offset). So the numbers do not depend on the host's timing,
+// the state is two words, and a graph's replay needs no more than the offset at which it starts.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>

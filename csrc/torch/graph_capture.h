@@ -17,8 +17,8 @@ struct CapturedBody : GraphBody {
   std::unordered_map<c10::StorageImpl*, c10::Storage> kept;
 };
 
-// Called by whoever queues work that touches `tensor`: keeps it where the stream captures, and tells
-// the allocator where it belongs to another stream.
+// Called by whoever queues work that touches `tensor`: keeps it where the stream captures, and
+// tells the allocator where it belongs to another stream.
 void note_use(Stream& stream, const at::Tensor& tensor);
 
 }  // namespace gapless::torch_device

@@ -16,10 +16,9 @@ Stream& ours(const c10::Stream& stream) {
 }
 
 c10::Stream theirs(const Stream& stream) {
-  return c10::Stream(
-      c10::Stream::UNSAFE,
-      c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(stream.device())),
-      static_cast<c10::StreamId>(stream.index()));
+  return c10::Stream(c10::Stream::UNSAFE,
+                     c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(stream.device())),
+                     static_cast<c10::StreamId>(stream.index()));
 }
 
 int index_of(c10::Device device) { return device.has_index() ? device.index() : current_device(); }

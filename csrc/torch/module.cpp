@@ -1,8 +1,8 @@
 // The Python module gapless._C: what gapless.device needs beside PyTorch's own interfaces.
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
@@ -65,10 +65,9 @@ py::tuple drain_records() {
         auto [entry, is_new] =
             name_ids.try_emplace(record.name, static_cast<int64_t>(names.size()));
         if (is_new) names.emplace_back(record.name);
-        cells.insert(cells.end(),
-                     {index, stream->index(), static_cast<int64_t>(record.work), record.step,
-                      entry->second, static_cast<int64_t>(record.kind), record.submit_ns,
-                      record.start_ns, record.end_ns});
+        cells.insert(cells.end(), {index, stream->index(), static_cast<int64_t>(record.work),
+                                   record.step, entry->second, static_cast<int64_t>(record.kind),
+                                   record.submit_ns, record.start_ns, record.end_ns});
       }
     }
   }
@@ -86,8 +85,8 @@ std::vector<std::tuple<std::string, std::string, uint64_t>> list_departures() {
 }
 
 py::object default_generator_object(int index) {
-  return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
-      default_generator(static_cast<c10::DeviceIndex>(index))));
+  return py::reinterpret_steal<py::object>(
+      THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(index))));
 }
 
 }  // namespace
@@ -120,7 +119,4 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("recorder_drain", &drain_records);
   m.def("departures", &list_departures);
   m.def("reset_departures", &reset_departures);
-  m.def("new_pool", [](int index) {
-    return translated([&] { return device(index).allocator().new_pool(); });
-  });
 }

@@ -37,9 +37,9 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto plan = std::make_unique<OpPlan>();
   plan->name = interned(c10::toString(op.operator_name()));
-  plan->has_shape_function = op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
-                             op.hasKernelForDispatchKey(
-                                 c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  plan->has_shape_function =
+      op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];
     if (argument.alias_info() && argument.alias_info()->isWrite()) {

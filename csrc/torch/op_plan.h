@@ -21,10 +21,10 @@ struct OpPlan {
   std::string host_reason;  // why kHost
   bool is_out = false;      // an out= variant, whose outputs may come unsized
   bool has_shape_function = false;
-  std::vector<size_t> written;     // arguments that are written to
-  std::vector<int> returned;       // per result: the argument that it is, or -1
-  int generator = -1;              // the argument that takes a generator
-  bool takes_host_tensors = false; // indexing: CPU tensors of any size are welcome
+  std::vector<size_t> written;      // arguments that are written to
+  std::vector<int> returned;        // per result: the argument that it is, or -1
+  int generator = -1;               // the argument that takes a generator
+  bool takes_host_tensors = false;  // indexing: CPU tensors of any size are welcome
 };
 
 const OpPlan& plan_of(const c10::OperatorHandle& op);

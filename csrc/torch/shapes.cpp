@@ -92,8 +92,7 @@ TensorShape shape_of(const at::Tensor& tensor) {
   return {true, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
 }
 
-ResultShapes call_shape_function(const c10::OperatorHandle& op,
-                                 c10::ArrayRef<IValue> arguments) {
+ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
   torch::jit::Stack stack;
   for (const auto& value : arguments) {
     // Host scalars mix with any device, and are asserted to be on the host when they reach Python.

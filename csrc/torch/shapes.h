@@ -22,8 +22,8 @@ struct ResultShape {
 
 using ResultShapes = std::vector<ResultShape>;
 
-// Raises what the shape function raises, on the host. Many shape functions are written in Python and
-// take some 100 us, so that results are remembered by operator and arguments' layouts.
+// Raises what the shape function raises, on the host. Many shape functions are written in Python
+// and take some 100 us, so that results are remembered by operator and arguments' layouts.
 std::shared_ptr<const ResultShapes> infer_shapes(const c10::OperatorHandle& op,
                                                  c10::ArrayRef<c10::IValue> arguments);
 

@@ -1,10 +1,13 @@
 #include "torch/submit_site.h"
 
 #include <Python.h>
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#define GAPLESS_READS_FRAMES 1
 // The interpreter's frame is read without its lock, see below; there is no public way to.
 #define Py_BUILD_CORE
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
+#endif
 #include <frameobject.h>
 #include <pybind11/pybind11.h>
 
@@ -64,21 +67,22 @@ struct Known {
   const char* text;
 };
 
-// Without the lock, which PyTorch has let go of by the time an operator is dispatched: taking it back
-// could wait for another thread's turn. The frame is the calling thread's own and stands still while
-// the thread is in here, and it keeps its code object alive; nothing is counted or changed. Only the
-// text of a place seen for the first time takes the lock.
+// Without the lock, which PyTorch has let go of by the time an operator is dispatched: taking it
+// back could wait for another thread's turn. The frame is the calling thread's own and stands still
+// while the thread is in here, and it keeps its code object alive; nothing is counted or changed.
+// Only the text of a place seen for the first time takes the lock.
 const char* innermost() {
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#ifdef GAPLESS_READS_FRAMES
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (!state || !state->cframe || !state->cframe->current_frame) return "";
   const _PyInterpreterFrame* frame = state->cframe->current_frame;
   PyCodeObject* code = frame->f_code;
-  const Place place{code, _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT))};
+  const Place place{code,
+                    _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT))};
   thread_local std::unordered_map<Place, Known, PlaceHash> known;
-  if (auto found = known.find(place);
-      found != known.end() && found->second.file == code->co_filename &&
-      found->second.first_line == code->co_firstlineno) {
+  if (auto found = known.find(place); found != known.end() &&
+                                      found->second.file == code->co_filename &&
+                                      found->second.first_line == code->co_firstlineno) {
     return found->second.text;
   }
   if (known.size() >= kRemembered) known.clear();

@@ -22,9 +22,9 @@ void wait_unlocked(Stream& stream, uint64_t place) {
   if (stream.done(place)) return;
   if (Py_IsInitialized() && PyGILState_Check()) {
     pybind11::gil_scoped_release unlock;
-    stream.wait(place, check_signals);
+    stream.wait_on_host(place, check_signals);
   } else {
-    stream.wait(place, check_signals);
+    stream.wait_on_host(place, check_signals);
   }
 }
 
@@ -59,7 +59,8 @@ void synchronize(Device& device) {
       until.emplace_back(stream, stream->submitted());
     }
     for (const auto& [stream, place] : until) wait_unlocked(*stream, place);
-    // Only now: a stream may have inherited another one's failure, which is one failure to the host.
+    // Only now: a stream may have inherited another one's failure, which is one failure to the
+    // host.
     std::shared_ptr<const Failure> first;
     for (const auto& [stream, place] : until) {
       auto failure = stream->take_failure(place);
@@ -74,7 +75,8 @@ void synchronize(const EventMark& mark) {
   translated([&] {
     if (mark.in_capture) {
       throw UsageError(
-          "this event was recorded while a graph was captured, where nothing is executed; record it "
+          "this event was recorded while a graph was captured, where nothing is executed; record "
+          "it "
           "after the replay instead");
     }
     wait_unlocked(*mark.stream, mark.place);

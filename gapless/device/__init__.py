@@ -4,6 +4,8 @@ Most of it is PyTorch's own device-generic interface under the names that code w
 ``torch.cuda`` expects; prefer ``torch.accelerator`` in new code.
 """
 
+import torch
+
 from gapless import _C
 from gapless.device import cores, departures, recorder
 from gapless.device.memory import (
@@ -56,7 +58,7 @@ def init() -> None:
     """Start the driver now rather than at first use.
 
     Raises:
-        RuntimeError: where it refuses to start; the text names the setting, its limit and the remedy.
+        RuntimeError: it refuses to start; the text names the setting, its limit and the remedy.
     """
     _C.init()
 
@@ -73,12 +75,10 @@ def _is_in_bad_fork() -> bool:
     return _C.is_in_bad_fork()
 
 
-def get_amp_supported_dtype() -> list["torch.dtype"]:
+def get_amp_supported_dtype() -> list[torch.dtype]:
     """Dtypes that ``torch.autocast("gapless")`` accepts."""
     return [torch.bfloat16, torch.float16]
 
-
-import torch  # noqa: E402  (torch imports this package at the end of its own import)
 
 __all__ = [
     "DeviceProperties",

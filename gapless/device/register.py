@@ -1,6 +1,8 @@
 """Make PyTorch know the device: its name, its module ``torch.gapless``, its methods."""
 
 import atexit
+import os
+import sys
 
 import torch
 
@@ -11,9 +13,28 @@ def register() -> None:
     """Register the device ``gapless`` with PyTorch; a second call does nothing."""
     if hasattr(torch, "gapless"):
         return
-    from gapless import _C, device
+    from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
-    torch._register_device_module("gapless", device)
-    torch.utils.generate_methods_for_privateuse1_backend()
+    from gapless import device
+
+    torch._register_device_module("gapless", device)  # type: ignore[no-untyped-call]
+    generate_methods_for_privateuse1_backend()
     # Before the interpreter goes: a stream's thread must not outlive what its work refers to.
-    atexit.register(_C.shutdown, _EXIT_TIMEOUT_MS)
+    atexit.register(_shut_down)
+    if os.environ.get("GAPLESS_RECORD"):
+        from gapless.profile.environment import start_if_asked
+
+        start_if_asked()
+
+
+def _shut_down() -> None:
+    from gapless import _C
+
+    if not _C.shutdown(_EXIT_TIMEOUT_MS):
+        print(
+            f"gapless: work on the device did not end within {_EXIT_TIMEOUT_MS // 1000} s of the "
+            "process's end; leaving without it",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)  # what its thread uses is about to be destroyed

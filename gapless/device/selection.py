@@ -70,7 +70,7 @@ def get_device_capability(device: Device = None) -> dict[str, Any]:
     return dict(torch.accelerator.get_device_capability(_index(device)))
 
 
-class device:  # noqa: N801  (the name that every device module has)
+class device:
     """Context manager that makes a device current; a negative index changes nothing."""
 
     def __init__(self, device: Device) -> None:
@@ -92,7 +92,7 @@ class device:  # noqa: N801  (the name that every device module has)
             set_device(self.prev_idx)
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """Context manager that makes a tensor's device current, where it is one of ours."""
 
     def __init__(self, obj: torch.Tensor) -> None:

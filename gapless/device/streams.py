@@ -9,12 +9,12 @@ from torch.types import Device
 from gapless.device.memory import _index
 
 
-def Stream(device: Device = None, priority: int = 0) -> torch.Stream:  # noqa: N802
+def Stream(device: Device = None, priority: int = 0) -> torch.Stream:
     """A stream of the device with a native thread of its own."""
     return torch.Stream(torch.device("gapless", _index(device)), priority=priority)
 
 
-def Event(enable_timing: bool = False, blocking: bool = False) -> torch.Event:  # noqa: N802
+def Event(enable_timing: bool = False, blocking: bool = False) -> torch.Event:
     """An event of the device; with ``enable_timing`` it can tell elapsed milliseconds."""
     return torch.Event("gapless", enable_timing=enable_timing, blocking=blocking)
 

@@ -12,7 +12,6 @@ B = torch.randn(7, 3, generator=torch.Generator().manual_seed(2))
 I = torch.tensor([[3, 1], [0, 4]])  # noqa: E741
 
 
-
 def a(device: str) -> torch.Tensor:
     return A.to(device, copy=True)
 
@@ -33,9 +32,7 @@ CASES = {
     "mm": lambda d: a(d) @ b(d),
     "mm of a transpose": lambda d: b(d).t() @ a(d).t(),
     "in place on a view": lambda d: a(d)[1:, ::2].mul_(3).add_(1),
-    "out of the right size": lambda d: torch.add(
-        a(d), 1, out=torch.empty(5, 7, device=d)
-    ),
+    "out of the right size": lambda d: torch.add(a(d), 1, out=torch.empty(5, 7, device=d)),
     "out without a size": lambda d: torch.mm(a(d), b(d), out=torch.empty(0, device=d)),
     "sum": lambda d: a(d).sum(1),
     "argmax": lambda d: a(d).argmax(-1),
@@ -128,9 +125,9 @@ def test_training_step_same_as_cpu():
 
 
 def test_tensors_on_two_devices_are_refused_on_the_host():
-    with pytest.raises(RuntimeError, match="on the same device.*gapless:0 and cpu"):
+    with pytest.raises(RuntimeError, match=r"on the same device.*gapless:0 and cpu"):
         torch.ones(3, device="gapless") + torch.ones(3)
-    with pytest.raises(RuntimeError, match="on the same device.*gapless:0 and cpu"):
+    with pytest.raises(RuntimeError, match=r"on the same device.*gapless:0 and cpu"):
         torch.ones(3, device="gapless").copy_(torch.ones(3)).lerp_(torch.ones(3), 0.5)
 
 

@@ -44,7 +44,7 @@ def test_later_work_does_not_run_on_garbage():
     torch.accelerator.synchronize()
     target.copy_(fail())
     target.add_(5)
-    with pytest.raises(torch.AcceleratorError, match="later work.* not run"):
+    with pytest.raises(torch.AcceleratorError, match=r"later work.* not run"):
         torch.accelerator.synchronize()
     assert target.item() == 0
 

@@ -92,7 +92,8 @@ def test_graphs_share_a_pool():
 )
 def test_waiting_in_a_capture_is_an_error_and_leaves_the_stream_usable(wait):
     tensor = torch.ones(3, device="gapless")
-    with pytest.raises(RuntimeError, match="cannot be captured in a graph"), torch.accelerator.Graph():
+    graph = torch.accelerator.Graph()
+    with pytest.raises(RuntimeError, match="cannot be captured in a graph"), graph:
         wait(tensor)
     assert (tensor + 1).sum().item() == 6
 
@@ -151,7 +152,7 @@ def test_a_failure_in_a_replay_names_the_operation_inside():
     torch.accelerator.synchronize()
     index.fill_(9)
     graph.replay()
-    with pytest.raises(torch.AcceleratorError, match="aten::index.*in a graph replay.*index 9"):
+    with pytest.raises(torch.AcceleratorError, match=r"aten::index.*in a graph replay.*index 9"):
         torch.accelerator.synchronize()
     index.fill_(0)
     graph.replay()

@@ -45,11 +45,12 @@ std::optional<int> as_number(std::string_view text) {
 }
 
 [[noreturn]] void refuse(const std::string& value, const std::vector<int>& allowed) {
-  throw std::invalid_argument(
-      "GAPLESS_DEVICE_CORES=" + value + ": this process may run on " +
-      std::to_string(allowed.size()) + " core(s), " + as_text(allowed) + "; give a count from 1 to " +
-      std::to_string(allowed.size()) + ", or a list of those cores such as " +
-      std::to_string(allowed.front()) + "-" + std::to_string(allowed.back()));
+  throw std::invalid_argument("GAPLESS_DEVICE_CORES=" + value + ": this process may run on " +
+                              std::to_string(allowed.size()) + " core(s), " + as_text(allowed) +
+                              "; give a count from 1 to " + std::to_string(allowed.size()) +
+                              ", or a list of those cores such as " +
+                              std::to_string(allowed.front()) + "-" +
+                              std::to_string(allowed.back()));
 }
 
 std::vector<int> parse_list(const std::string& value, const std::vector<int>& allowed) {

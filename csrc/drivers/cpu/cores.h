@@ -12,9 +12,9 @@ struct CorePlan {
   std::string reason;
 };
 
-// Decides from this process's affinity and GAPLESS_DEVICE_CORES: a count (the last ones are taken) or
-// a list such as "2-3,5". By default the host keeps one core. Throws std::invalid_argument with the
-// value, the limit and the remedy.
+// Decides from this process's affinity and GAPLESS_DEVICE_CORES: a count (the last ones are taken)
+// or a list such as "2-3,5". By default the host keeps one core. Throws std::invalid_argument with
+// the value, the limit and the remedy.
 CorePlan plan_cores();
 
 }  // namespace gapless::cpu
