@@ -158,7 +158,9 @@ def run_batch(
 
     with working(console, f"batch {batch}: reference on cpu") as notify:
         with threads_of(on_device.device):
-            baseline = measure(DecodeStep(reference.model, batch, plan.context), SEQUENTIAL, None)
+            baseline = measure(
+                prepare(DecodeStep(reference.model, batch, plan.context)), SEQUENTIAL, None
+            )
         notify(f"batch {batch}: capturing the step")
         program = prepare(DecodeStep(on_device, batch, plan.context))
         notify(f"batch {batch}: sequential")

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from gapless.errors import UsageError
-from gapless.pipeline.step_marks import host_ranges, step_setter
+from gapless.pipeline.step_marks import SetStep, host_ranges, ignore_step, step_setter
 from gapless.pipeline.step_program import StepProgram
-from gapless.pipeline.token_ring import TokenRing
 
 SEQUENTIAL = 1
 DOUBLE_BUFFERED = 2
@@ -56,6 +55,9 @@ class DecodeLoop:
         depth: steps in flight before the host reads; 1 is sequential, 2 double buffered.
         host_work: called with every result after it was read and before the next submission that
             depends on it; it stands for whatever a server does per step.
+
+    Raises:
+        ValueError: the depth is below 1, or greater than the program was prepared for.
     """
 
     def __init__(
@@ -69,9 +71,14 @@ class DecodeLoop:
         self._program = program
         self._depth = depth
         self._host_work = host_work
-        self._ring = TokenRing(program.tokens, depth + 1)
-        self._set_step = step_setter(program.device)
+        self._ring = program.ring
+        if self._ring.slots <= depth:
+            raise ValueError(
+                f"depth {depth} needs a program prepared for it; this one is for "
+                f"{self._ring.slots - 1} at most"
+            )
         self._host_range = host_ranges()
+        self._set_step: SetStep = ignore_step
         self._submit_times_ns: list[tuple[int, int]] = []
 
     def run(self, max_new_tokens: int, stop_tokens: Sequence[int] = ()) -> Steps:
@@ -93,8 +100,9 @@ class DecodeLoop:
                 "the context after the prompt; ask for fewer or raise the context (--context)"
             )
         stops = frozenset(stop_tokens)
-        live = [True] * self._program.tokens.numel()
+        live = [True] * self._ring.rows
         times = self._submit_times_ns = []
+        self._set_step = step_setter(self._program.device)
         submitted = read = 0
         try:
             self._submit(submitted)
@@ -129,7 +137,8 @@ class DecodeLoop:
             self._set_step(step)
             if step > 0:
                 self._program.submit()
-            self._ring.push()
+            else:
+                self._ring.push()  # the prefill has sampled the first token already
             self._submit_times_ns.append((start_ns, time.monotonic_ns()))
 
     def _drain(self) -> None:

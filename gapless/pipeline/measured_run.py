@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from gapless.pipeline.decode_loop import DecodeLoop, StepResult
-from gapless.pipeline.decode_step import DecodeStep
-from gapless.pipeline.step_program import GraphStep
+from gapless.pipeline.step_program import EagerStep, GraphStep
 
 if TYPE_CHECKING:
     from gapless.profile import Recording, Timeline
@@ -64,7 +63,7 @@ class RunFigures:
 
 
 def measure_run(
-    program: DecodeStep | GraphStep,
+    program: EagerStep | GraphStep,
     prompts: Sequence[Sequence[int]],
     depth: int,
     max_new_tokens: int,

@@ -6,12 +6,13 @@ none (the CPU) the same step runs eagerly and gives the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
 from gapless.pipeline.decode_step import DecodeStep
+from gapless.pipeline.token_ring import TokenRing
 
 
 class StepProgram(Protocol):
@@ -23,8 +24,8 @@ class StepProgram(Protocol):
         ...
 
     @property
-    def tokens(self) -> torch.Tensor:
-        """int64 ``[rows]`` on the device: each row's latest token, rewritten by every step."""
+    def ring(self) -> TokenRing:
+        """Where the tokens of each step arrive on the host."""
         ...
 
     @property
@@ -33,44 +34,92 @@ class StepProgram(Protocol):
         ...
 
     def submit(self) -> None:
-        """Submit one step."""
+        """Submit one step, and the copy of its tokens into the ring."""
         ...
 
 
-class GraphStep:
-    """A decode step captured once and replayed with one submit.
+class EagerStep:
+    """A decode step submitted operator by operator.
 
-    The step's state is disturbed by the capture: prefill after it.
-
-    Raises:
-        RuntimeError: the device has no graphs, or the step waits for the host while captured.
+    Args:
+        step: the step.
+        depth: the greatest depth of a loop that is to drive it.
     """
 
-    def __init__(self, step: DecodeStep) -> None:
+    def __init__(self, step: DecodeStep, depth: int = 2) -> None:
         self._step = step
         self.device = step.device
-        self.tokens = step.tokens
-        # One eager step first: lazily made state (workspaces, handles) must not be captured.
-        step.reset()
-        step.submit()
-        stream = torch.Stream(step.device)
-        self._graph = torch.accelerator.Graph()
-        torch.accelerator.synchronize(step.device)
-        with stream, self._graph:
-            step.submit()
-        torch.accelerator.synchronize(step.device)
-        self.submit = self._graph.replay  # bound once: the lean path is one call
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Run the prompts and sample each row's first token; see ``DecodeStep.prefill``."""
-        self._step.prefill(prompts)
+        self.ring = TokenRing(step.tokens, depth + 1)
 
     @property
     def room(self) -> int:
         """Steps that fit into the context after the last prefill."""
         return self._step.room
 
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Run the prompts and sample each row's first token; see ``DecodeStep.prefill``."""
+        self._step.prefill(prompts)
 
-def prepare(step: DecodeStep) -> DecodeStep | GraphStep:
-    """The fastest way to submit this step on its device: a graph, or the step itself on the CPU."""
-    return step if step.device.type == "cpu" else GraphStep(step)
+    def submit(self) -> None:
+        """Submit one step, and the copy of its tokens into the ring."""
+        self.ring.require_slot()
+        self._step.submit()
+        self.ring.push()
+
+
+class GraphStep:
+    """A decode step captured once and replayed with one submit.
+
+    There is one graph for each slot of the ring, because the copy of the tokens into the slot is
+    part of it: a copy submitted on its own costs the host twice what the replay does. The graphs
+    share their memory, as only one of them runs at a time.
+
+    The step's state is disturbed by the capture: prefill after it.
+
+    Args:
+        step: the step.
+        depth: the greatest depth of a loop that is to drive it.
+
+    Raises:
+        RuntimeError: the device has no graphs, or the step waits for the host while captured.
+    """
+
+    def __init__(self, step: DecodeStep, depth: int = 2) -> None:
+        self._step = step
+        self.device = step.device
+        self.ring = TokenRing(step.tokens, depth + 1)
+        # One eager step first: lazily made state (workspaces, handles) must not be captured.
+        step.reset()
+        step.submit()
+        stream = torch.Stream(step.device)
+        pool: tuple[int, int] | None = None
+        self._graphs: list[torch.accelerator.Graph] = []
+        for buffer in self.ring.buffers:
+            graph = torch.accelerator.Graph(pool=pool)
+            torch.accelerator.synchronize(step.device)
+            with stream, graph:
+                step.submit()
+                buffer.copy_(step.tokens, non_blocking=True)
+            pool = graph.pool()
+            self._graphs.append(graph)
+        torch.accelerator.synchronize(step.device)
+        self._replays: list[Callable[[], None]] = [graph.replay for graph in self._graphs]
+
+    @property
+    def room(self) -> int:
+        """Steps that fit into the context after the last prefill."""
+        return self._step.room
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Run the prompts and sample each row's first token; see ``DecodeStep.prefill``."""
+        self._step.prefill(prompts)
+
+    def submit(self) -> None:
+        """Submit one step, and the copy of its tokens into the ring."""
+        self._replays[self.ring.require_slot()]()
+        self.ring.mark()
+
+
+def prepare(step: DecodeStep, depth: int = 2) -> EagerStep | GraphStep:
+    """The fastest way to submit this step on its device: graphs, or call by call on the CPU."""
+    return EagerStep(step, depth) if step.device.type == "cpu" else GraphStep(step, depth)

@@ -16,17 +16,22 @@ class TokenRing:
     Args:
         source: int64 ``[rows]``, the device buffer that each step writes.
         slots: how many copies can be under way; the loop's depth plus one.
+
+    Attributes:
+        buffers: int64 ``[rows]`` on the host, one per slot, pinned where there is a device.
+        rows: how many tokens a copy has.
     """
 
     def __init__(self, source: torch.Tensor, slots: int) -> None:
         if slots < 1:
             raise ValueError(f"a ring needs at least one slot, got {slots}")
         on_cpu = source.device.type == "cpu"
-        self._source = source
-        self._buffers = [
+        self.rows = source.numel()
+        self.buffers = tuple(
             torch.empty(source.shape, dtype=source.dtype, pin_memory=not on_cpu)
             for _ in range(slots)
-        ]
+        )
+        self._source = source
         # The CPU executes before it returns, so its copies are done when the call is.
         self._events = [] if on_cpu else [torch.Event(source.device) for _ in range(slots)]
         self._slots = slots
@@ -34,12 +39,17 @@ class TokenRing:
         self._read = 0
 
     @property
+    def slots(self) -> int:
+        """How many copies can be under way."""
+        return self._slots
+
+    @property
     def pending(self) -> int:
         """Copies submitted and not yet read."""
         return self._pushed - self._read
 
-    def push(self) -> None:
-        """Submit the copy of the current tokens; the host does not wait.
+    def require_slot(self) -> int:
+        """The slot that the next copy goes into.
 
         Raises:
             RuntimeError: every slot holds tokens that have not been read.
@@ -48,10 +58,21 @@ class TokenRing:
             raise RuntimeError(
                 f"all {self._slots} token buffers hold unread tokens; read before submitting more"
             )
-        slot = self._pushed % self._slots
-        self._buffers[slot].copy_(self._source, non_blocking=True)
+        return self._pushed % self._slots
+
+    def push(self) -> None:
+        """Submit the copy of the current tokens into the next slot; the host does not wait.
+
+        Raises:
+            RuntimeError: every slot holds tokens that have not been read.
+        """
+        self.buffers[self.require_slot()].copy_(self._source, non_blocking=True)
+        self.mark()
+
+    def mark(self) -> None:
+        """Say that the copy into the slot of ``require_slot`` has been submitted."""
         if self._events:
-            self._events[slot].record()
+            self._events[self._pushed % self._slots].record()
         self._pushed += 1
 
     def pop(self) -> list[int]:
@@ -65,7 +86,7 @@ class TokenRing:
         slot = self._read % self._slots
         if self._events:
             self._events[slot].synchronize()
-        tokens: list[int] = self._buffers[slot].tolist()
+        tokens: list[int] = self.buffers[slot].tolist()
         self._read += 1
         return tokens
 

@@ -7,6 +7,7 @@ from gapless.errors import UsageError
 from gapless.pipeline.decode_loop import DecodeLoop, collect
 from gapless.pipeline.decode_step import DecodeStep
 from gapless.pipeline.step_program import prepare
+from gapless.pipeline.token_ring import TokenRing
 from tests.tiny_model import STOP, generate
 
 PROMPTS = [[1, 5, 9, 40], [1, 7], [1, 60, 61, 62, 63, 64, 65, 66]]
@@ -20,12 +21,14 @@ class Script:
     def __init__(self, steps, room=10**6):
         self.steps = steps
         self.tokens = torch.tensor(steps[0])
+        self.ring = TokenRing(self.tokens, 5)
         self.room = room
         self.submitted = 0
 
     def submit(self):
         self.submitted += 1
         self.tokens.copy_(torch.tensor(self.steps[self.submitted]))
+        self.ring.push()
 
 
 def expected_rows(steps, stops, limit):
@@ -136,9 +139,26 @@ def test_depth_zero_is_refused():
         DecodeLoop(Script([[1]]), 0)
 
 
+def test_a_depth_that_the_program_was_not_prepared_for_is_refused(model):
+    program = prepare(DecodeStep(model, 1, 8), depth=1)
+    with pytest.raises(ValueError, match="depth 2 needs a program prepared for it"):
+        DecodeLoop(program, 2)
+
+
+def test_a_step_that_would_overwrite_an_unread_token_is_refused(model):
+    program = prepare(DecodeStep(model, 1, 32), depth=1)
+    program.prefill([[1, 5]])
+    program.submit()
+    program.submit()
+    with pytest.raises(RuntimeError, match="unread tokens"):
+        program.submit()
+    assert len(program.ring.pop()) == 1
+    program.submit()
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_model_gives_the_tokens_of_transformers_at_any_depth(model, reference, depth):
-    program = prepare(DecodeStep(model, len(PROMPTS), 64))
+    program = prepare(DecodeStep(model, len(PROMPTS), 64), depth)
     program.prefill(PROMPTS)
     found = collect(DecodeLoop(program, depth).run(40))
     assert found == [generate(reference, prompt, 40) for prompt in PROMPTS]
