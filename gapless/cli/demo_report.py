@@ -47,8 +47,8 @@ def print_report(report: DemoReport) -> None:
     table = Table(
         title=f"{report.model}, {report.dtype}, {report.host_work_us} us of host work per step",
         box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
+        padding=0,  # with all figures at their longest it just fits 80 columns
+        show_edge=False,
     )
     table.add_column("batch", no_wrap=True)
     table.add_column("mode", no_wrap=True)

@@ -32,8 +32,8 @@ def figures(rows=1, depth=1, idle=None):
         tokens=((1, 2),) * rows,
         steps=2,
         tokens_per_s=12.34,
-        step_p50_us=25_000.0,
-        step_p99_us=26_000.0,
+        step_p50_us=325_000.0,
+        step_p99_us=426_000.0,
         submit_p50_us=20.0,
         idle=idle,
         timeline=None,
@@ -41,7 +41,7 @@ def figures(rows=1, depth=1, idle=None):
 
 
 def report(divergence=None):
-    idle = IdleFigures(450.0, 500.0, 612.0, 97.5)
+    idle = IdleFigures(1450.0, 15500.0, 29612.0, 97.5)
     rows = (
         Row("cpu, eager", figures(), None),
         Row("sequential", figures(idle=idle), None),
@@ -61,8 +61,8 @@ def test_the_table_fits_a_narrow_terminal_and_has_every_figure(capsys, monkeypat
         "1",
         "sequential",
         "12.3",
-        "25.0/26.0",
-        "450/500/612",
+        "325.0/426.0",
+        "1450/15500/29612",
         "97.50",
         "identical",
     ]

@@ -4,7 +4,7 @@ import torch
 from gapless.errors import UsageError
 from gapless.pipeline.decode_step import DecodeStep
 from gapless.pipeline.op_audit import OpAudit
-from tests.tiny_model import generate, tiny_llama
+from tests.tiny_model import generate, tiny_llama, to_device
 
 PROMPTS = [[1, 5, 9, 40], [1, 7], [1, 60, 61, 62, 63, 64, 65, 66], [3]]
 
@@ -116,8 +116,8 @@ def test_attention_that_is_not_full_is_refused(reference):
         DecodeStep(changed, 1, 8)
 
 
-def test_a_cache_larger_than_memory_is_refused_with_both_sizes():
-    model = tiny_llama(context=10**13)
+def test_a_cache_larger_than_memory_is_refused_with_both_sizes(device):
+    model = to_device(tiny_llama(context=10**13), device)
     with pytest.raises(torch.OutOfMemoryError) as error:
         DecodeStep(model, 1, 10**12)
     assert "the KV cache for 1 x 1000000000000 positions needs" in str(error.value)
