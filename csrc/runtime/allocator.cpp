@@ -65,7 +65,7 @@ Block* Allocator::allocate(uint64_t bytes, Stream* stream) {
     take_deferred();
     block = take_cached(pool, stream, rounded);
     if (!block) {
-      for (auto& entry : pools_) release_free_segments(*entry.second);
+      release_unused_segments();
       block = take_segment(pool, stream, rounded);
     }
   }
@@ -226,6 +226,10 @@ void Allocator::release_free_segments(Pool& pool) {
 void Allocator::empty_cache() {
   std::lock_guard lock(mutex_);
   take_deferred();
+  release_unused_segments();
+}
+
+void Allocator::release_unused_segments() {
   // A pool that a graph still uses keeps its memory: a replay writes to blocks that are free here.
   for (auto& entry : pools_) {
     if (entry.first == 0 || entry.second->users == 0) release_free_segments(*entry.second);

@@ -96,6 +96,7 @@ class Allocator {
   void give_back(Block* block);
   void take_deferred();
   void release_free_segments(Pool& pool);
+  void release_unused_segments();
   uint64_t limit_left(uint64_t driver_free_bytes) const;
   [[noreturn]] void refuse(uint64_t bytes);
 

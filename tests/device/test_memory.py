@@ -106,3 +106,27 @@ def test_pinned_memory_is_known():
     assert pinned[3:].is_pinned()
     assert not torch.empty(10).is_pinned()
     assert torch.empty(10).pin_memory().is_pinned()
+
+
+def test_running_out_of_memory_leaves_the_graphs_memory_alone():
+    done = run(
+        """
+        import torch
+        x = torch.ones(1 << 20, device="gapless")
+        graph = torch.accelerator.Graph()
+        with graph:
+            between = x * 2
+            y = between + 1
+            del between
+        torch.accelerator.synchronize()
+        try:
+            torch.empty(1 << 40, device="gapless")
+        except torch.OutOfMemoryError:
+            pass
+        others = [torch.zeros(1 << 20, device="gapless") for _ in range(8)]
+        for _ in range(20):
+            graph.replay()
+        print(y.sum().item() / (1 << 20), sum(o.sum().item() for o in others))
+        """
+    )
+    assert done.stdout == "3.0 0.0\n", done.stderr

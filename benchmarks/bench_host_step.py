@@ -1,0 +1,67 @@
+"""What one decode step costs the host: graph replay, copy of the token to the host, event.
+
+The device works meanwhile, as in a loop. The peer is the same step submitted eagerly, operator by
+operator.
+"""
+
+import time
+from statistics import median
+
+import torch
+from report import Measurement, load, publish
+
+from gapless.cli.demo import PROMPTS
+from gapless.cli.generate import encode
+from gapless.models.load import load_model
+from gapless.models.smollm2 import obtain_smollm2
+from gapless.pipeline.decode_step import DecodeStep
+from gapless.pipeline.step_program import EagerStep, GraphStep
+
+STEPS = 40
+CONTEXT = 128
+
+
+def main() -> None:
+    """Measure and print."""
+    load_before = load()
+    model = load_model(obtain_smollm2(print), torch.device("gapless"), "auto")
+    step = DecodeStep(model.model, 1, CONTEXT)
+    prompt = encode(model, PROMPTS[0], None)
+
+    def submit_times_us(program: GraphStep | EagerStep) -> list[float]:
+        program.prefill([prompt])
+        torch.accelerator.synchronize()
+        times = []
+        for _ in range(STEPS):
+            start_ns = time.perf_counter_ns()
+            program.submit()
+            times.append((time.perf_counter_ns() - start_ns) / 1e3)
+            if program.ring.pending == 2:
+                program.ring.pop()
+        torch.accelerator.synchronize()
+        program.ring.clear()
+        return times[2:]
+
+    replayed = submit_times_us(GraphStep(step))
+    eager = submit_times_us(EagerStep(step))
+    replayed.sort()
+    publish(
+        "host time to submit one decode step, SmolLM2-135M-Instruct, batch 1",
+        [
+            Measurement(
+                "replay, copy, event, p50",
+                median(replayed),
+                "us",
+                peer=median(eager),
+                peer_name="eager",
+                limit=30,
+                repeats=tuple(replayed),
+            ),
+            Measurement("replay, copy, event, p90", replayed[len(replayed) * 9 // 10], "us"),
+        ],
+        load_before,
+    )
+
+
+if __name__ == "__main__":
+    main()
