@@ -1,136 +1,114 @@
 #include "torch/graph.h"
 
-#include <ATen/core/GraphImplInterface.h>
-
+#include <algorithm>
 #include <fstream>
-#include <map>
-#include <set>
 
-#include "runtime/device.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/generator.h"
-#include "torch/graph_capture.h"
-#include "torch/submit.h"
 #include "torch/submit_site.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
-namespace {
 
-class Graph final : public at::GraphImplInterface {
- public:
-  explicit Graph(const at::GraphImplArgs&) {}
+Graph::~Graph() {
+  try {
+    reset();
+  } catch (...) {  // a destructor has nobody to tell
+  }
+}
 
-  ~Graph() override {
+void Graph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) {
+  translated([&] {
+    if (stream_) throw UsageError("this graph is being captured already");
+    if (body_) throw UsageError("this graph holds a capture; call reset() before the next one");
+    device_ = &device(current_device());
+    Stream& stream = current_stream(device_->index());
+    auto body = std::make_shared<CapturedBody>();
+    body->pool = pool.first ? pool.first : device_->allocator().new_pool();
+    device_->allocator().retain_pool(body->pool);
     try {
-      reset();
-    } catch (...) {  // a destructor has nobody to tell
+      stream.begin_capture(body);
+    } catch (...) {
+      device_->allocator().release_pool(body->pool);
+      throw;
     }
-  }
+    stream_ = &stream;
+    capturing_ = std::move(body);
+  });
+}
 
-  void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) override {
-    translated([&] {
-      if (stream_) throw UsageError("this graph is being captured already");
-      if (body_) throw UsageError("this graph holds a capture; call reset() before the next one");
-      device_ = &device(current_device());
-      Stream& stream = current_stream(device_->index());
-      auto body = std::make_shared<CapturedBody>();
-      body->pool = pool.first ? pool.first : device_->allocator().new_pool();
-      device_->allocator().retain_pool(body->pool);
-      try {
-        stream.begin_capture(body);
-      } catch (...) {
-        device_->allocator().release_pool(body->pool);
-        throw;
-      }
-      stream_ = &stream;
-      capturing_ = std::move(body);
-    });
-  }
+void Graph::capture_end() {
+  translated([&] {
+    if (!stream_) throw UsageError("capture_end without capture_begin");
+    stream_->end_capture();
+    stream_ = nullptr;
+    body_ = std::move(capturing_);
+  });
+}
 
-  void capture_end() override {
-    translated([&] {
-      if (!stream_) throw UsageError("capture_end without capture_begin");
-      stream_->end_capture();
-      stream_ = nullptr;
-      body_ = std::move(capturing_);
-    });
-  }
-
-  void instantiate() override {}
-
-  void replay() override {
-    translated([&] {
-      if (!body_) throw UsageError("this graph holds no capture; capture before replay");
-      Stream& stream = current_stream(device_->index());
-      if (stream.capturing()) {
-        throw UsageError("a graph cannot be replayed inside the capture of another one");
-      }
-      if (replayed_on_.find(&stream) == replayed_on_.end()) keep_on(stream);
-      RunContext context;
-      if (body_->rng_offsets > 0) {
-        const auto index = static_cast<c10::DeviceIndex>(device_->index());
-        const auto ticket = as_ours(default_generator(index)).take(body_->rng_offsets);
-        context = {ticket.seed, ticket.offset};
-      }
-      replayed_on_[&stream] = submit_replay(stream, body_, context, submit_site());
-    });
-  }
-
-  void reset() override {
-    if (in_bad_fork()) return;
-    if (stream_) capture_end();
-    if (!body_) return;
-    // Replays in flight still read what is kept and write to the pool.
-    for (const auto& entry : replayed_on_) wait_for(*entry.first, entry.second);
-    replayed_on_.clear();
-    const uint64_t pool = body_->pool;
-    body_.reset();
-    device_->allocator().release_pool(pool);
-  }
-
-  c10::MempoolId_t pool() const override {
-    TORCH_CHECK(body_ || capturing_, "this graph holds no capture, so it has no memory pool");
-    return {(body_ ? body_ : capturing_)->pool, 0};
-  }
-
-  void enable_debug_mode() override {}
-
-  // One line of text per work: its place, its name and its operands.
-  void debug_dump(const std::string& path) override {
-    TORCH_CHECK(body_, "this graph holds no capture");
-    std::ofstream file(path);
-    for (size_t i = 0; i < body_->works.size(); ++i) {
-      file << i << '\t' << body_->works[i]->name << '\t' << body_->works[i]->operands() << '\n';
+void Graph::replay() {
+  translated([&] {
+    if (!body_) throw UsageError("this graph holds no capture; capture before replay");
+    Stream& stream = current_stream(device_->index());
+    if (stream.capturing()) {
+      throw UsageError("a graph cannot be replayed inside the capture of another one");
     }
-    TORCH_CHECK(file.good(), "cannot write the graph to ", path);
-  }
-
- private:
-  // What the graph keeps may be freed by its owner later; the allocator has to know this stream.
-  void keep_on(Stream& stream) {
-    for (const auto& entry : body_->kept) {
-      const auto& data = entry.second.data_ptr();
-      if (data.get_deleter() != &delete_block || !data.get_context()) continue;
-      device_->allocator().record_use(static_cast<Block*>(data.get_context()), &stream);
+    auto last = std::find_if(replayed_on_.begin(), replayed_on_.end(),
+                             [&](const auto& entry) { return entry.first == &stream; });
+    if (last == replayed_on_.end()) {
+      keep_on(stream);
+      last = replayed_on_.insert(last, {&stream, 0});
     }
+    RunContext context;
+    if (body_->rng_offsets > 0) {
+      const auto index = static_cast<c10::DeviceIndex>(device_->index());
+      const auto ticket = as_ours(default_generator(index)).take(body_->rng_offsets);
+      context = {ticket.seed, ticket.offset};
+    }
+    last->second = submit_replay(stream, body_, context, traced_submit_site());
+  });
+}
+
+void Graph::reset() {
+  if (in_bad_fork()) return;
+  if (stream_) capture_end();
+  if (!body_) return;
+  // Replays in flight still read what is kept and write to the pool.
+  for (const auto& entry : replayed_on_) wait_for(*entry.first, entry.second);
+  replayed_on_.clear();
+  const uint64_t pool = body_->pool;
+  body_.reset();
+  device_->allocator().release_pool(pool);
+}
+
+c10::MempoolId_t Graph::pool() const {
+  TORCH_CHECK(body_ || capturing_, "this graph holds no capture, so it has no memory pool");
+  return {(body_ ? body_ : capturing_)->pool, 0};
+}
+
+void Graph::debug_dump(const std::string& path) {
+  TORCH_CHECK(body_, "this graph holds no capture");
+  std::ofstream file(path);
+  for (size_t i = 0; i < body_->works.size(); ++i) {
+    file << i << '\t' << body_->works[i]->name << '\t' << body_->works[i]->operands() << '\n';
   }
+  TORCH_CHECK(file.good(), "cannot write the graph to ", path);
+}
 
-  Device* device_ = nullptr;
-  Stream* stream_ = nullptr;  // while capturing
-  std::shared_ptr<CapturedBody> capturing_;
-  std::shared_ptr<CapturedBody> body_;
-  std::map<Stream*, uint64_t> replayed_on_;  // and the place of the last replay there
-};
-
-}  // namespace
+void Graph::keep_on(Stream& stream) {
+  for (const auto& entry : body_->kept) {
+    const auto& data = entry.second.data_ptr();
+    if (data.get_deleter() != &delete_block || !data.get_context()) continue;
+    device_->allocator().record_use(static_cast<Block*>(data.get_context()), &stream);
+  }
+}
 
 void register_graphs() {
   at::GraphImplRegistry()->Register(
       c10::DeviceTypeName(c10::kPrivateUse1, /*lower_case=*/false),
-      [](const at::GraphImplArgs& args) -> std::unique_ptr<at::GraphImplInterface> {
-        return std::make_unique<Graph>(args);
+      [](const at::GraphImplArgs&) -> std::unique_ptr<at::GraphImplInterface> {
+        return std::make_unique<Graph>();
       });
 }
 

@@ -4,10 +4,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/Event.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "drivers/cpu/cores.h"
@@ -78,6 +81,44 @@ py::tuple drain_records() {
   return py::make_tuple(table, names, dropped);
 }
 
+void capture_begin(Graph& graph, std::optional<c10::MempoolId_t> pool) {
+  graph.capture_begin(pool.value_or(c10::MempoolId_t{0, 0}), at::GraphCaptureMode::Default);
+}
+
+// A replay and the event after it, as one callable without arguments: a step has hardly any other
+// host work, and after a wait each layer of a call has to be fetched from memory.
+struct BoundReplay {
+  py::object graph_object;  // keep both alive
+  py::object event_object;
+  Graph* graph;
+  c10::Event* event;
+  c10::Device device;
+};
+
+constexpr char kBoundReplay[] = "gapless.bound_replay";
+
+PyObject* call_bound_replay(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  auto* bound = static_cast<BoundReplay*>(PyCapsule_GetPointer(self, kBoundReplay));
+  bound->graph->replay();
+  bound->event->record(c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getStream(bound->device));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+py::object bind_replay(py::object graph, py::object event) {
+  static PyMethodDef method{"replay", call_bound_replay, METH_NOARGS,
+                            "Replay the graph on the current stream and record the event there."};
+  if (!THPEvent_Check(event.ptr())) throw py::type_error("bind_replay: expected a torch.Event");
+  auto* bound = new BoundReplay{
+      graph, event, graph.cast<Graph*>(), &reinterpret_cast<THPEvent*>(event.ptr())->event,
+      c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()))};
+  const py::capsule capsule(bound, kBoundReplay, [](PyObject* self) {
+    delete static_cast<BoundReplay*>(PyCapsule_GetPointer(self, kBoundReplay));
+  });
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
+}
+
 std::vector<std::tuple<std::string, std::string, uint64_t>> list_departures() {
   std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
   for (const auto& [key, count] : departures()) rows.emplace_back(key.first, key.second, count);
@@ -94,6 +135,7 @@ py::object default_generator_object(int index) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace gapless;
+  namespace py = pybind11;
   using namespace gapless::torch_device;
   c10::register_privateuse1_backend("gapless");
   register_graphs();
@@ -117,6 +159,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("recorder_stop", &recorder::stop);
   m.def("recorder_is_on", &recorder::is_on);
   m.def("recorder_drain", &drain_records);
+  py::class_<Graph>(m, "Graph")
+      .def(py::init<>())
+      .def("capture_begin", &capture_begin)
+      .def("capture_end", &Graph::capture_end)
+      .def("replay", &Graph::replay)
+      .def("bind_replay", &bind_replay)
+      .def("reset", &Graph::reset)
+      .def("pool", &Graph::pool)
+      .def("debug_dump", &Graph::debug_dump);
   m.def("departures", &list_departures);
   m.def("reset_departures", &reset_departures);
 }

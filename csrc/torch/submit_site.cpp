@@ -95,15 +95,18 @@ const char* innermost() {
 #endif
 }
 
+const bool g_trace = [] {
+  const char* value = std::getenv("GAPLESS_TRACE_SUBMIT");
+  return value && *value && std::string(value) != "0";
+}();
+
 }  // namespace
 
 const char* submit_site() {
-  static const bool trace = [] {
-    const char* value = std::getenv("GAPLESS_TRACE_SUBMIT");
-    return value && *value && std::string(value) != "0";
-  }();
   if (!Py_IsInitialized()) return "";
-  return trace ? interned(traced()) : innermost();
+  return g_trace ? interned(traced()) : innermost();
 }
+
+const char* traced_submit_site() { return g_trace ? submit_site() : ""; }
 
 }  // namespace gapless::torch_device

@@ -7,4 +7,8 @@ namespace gapless::torch_device {
 // the callers too, innermost first. Empty in a thread outside Python. Lives as long as the process.
 const char* submit_site();
 
+// For a replay, where each microsecond counts and the works inside know where they were captured:
+// empty unless GAPLESS_TRACE_SUBMIT=1.
+const char* traced_submit_site();
+
 }  // namespace gapless::torch_device

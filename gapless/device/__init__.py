@@ -8,6 +8,7 @@ import torch
 
 from gapless import _C
 from gapless.device import cores, departures, recorder
+from gapless.device.graphs import Graph
 from gapless.device.memory import (
     empty_cache,
     max_memory_allocated,
@@ -83,6 +84,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Graph",
     "Stream",
     "cores",
     "current_device",

@@ -7,7 +7,7 @@ none (the CPU) the same step runs eagerly and gives the same tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -93,9 +93,10 @@ class GraphStep:
         step.submit()
         stream = torch.Stream(step.device)
         pool: tuple[int, int] | None = None
-        self._graphs: list[torch.accelerator.Graph] = []
+        graph_class = _graph_class(step.device)
+        self._graphs = []
         for buffer in self.ring.buffers:
-            graph = torch.accelerator.Graph(pool=pool)
+            graph = graph_class(pool=pool)
             torch.accelerator.synchronize(step.device)
             with stream, graph:
                 step.submit()
@@ -103,7 +104,11 @@ class GraphStep:
             pool = graph.pool()
             self._graphs.append(graph)
         torch.accelerator.synchronize(step.device)
-        self._replays: list[Callable[[], None]] = [graph.replay for graph in self._graphs]
+        self._claim = self.ring.claim
+        self._replays: list[Callable[[], None]] = [
+            _replay_and_record(graph, event)
+            for graph, event in zip(self._graphs, self.ring.events, strict=True)
+        ]
 
     @property
     def room(self) -> int:
@@ -116,8 +121,29 @@ class GraphStep:
 
     def submit(self) -> None:
         """Submit one step, and the copy of its tokens into the ring."""
-        self._replays[self.ring.require_slot()]()
-        self.ring.mark()
+        self._replays[self._claim()]()
+
+
+def _graph_class(device: torch.device) -> Any:
+    # Our own class is the same graph with less between the call and the replay.
+    if device.type == "gapless":
+        from gapless.device import Graph
+
+        return Graph
+    return torch.accelerator.Graph
+
+
+def _replay_and_record(graph: Any, event: torch.Event) -> Callable[[], None]:
+    """Submit a replay and record the event after it, in one call where the graph offers that."""
+    if hasattr(graph, "bind_replay"):
+        bound: Callable[[], None] = graph.bind_replay(event)
+        return bound
+
+    def replay() -> None:
+        graph.replay()
+        event.record()
+
+    return replay
 
 
 def prepare(step: DecodeStep, depth: int = 2) -> EagerStep | GraphStep:

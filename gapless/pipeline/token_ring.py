@@ -70,10 +70,27 @@ class TokenRing:
         self.mark()
 
     def mark(self) -> None:
-        """Say that the copy into the slot of ``require_slot`` has been submitted."""
+        """Record the event of a copy that was submitted into the slot of ``require_slot``."""
         if self._events:
             self._events[self._pushed % self._slots].record()
         self._pushed += 1
+
+    @property
+    def events(self) -> list[torch.Event]:
+        """One per slot, to be recorded after the copy into it; none on the CPU."""
+        return self._events
+
+    def claim(self) -> int:
+        """The slot of the next copy, for who submits the copy and records its event together.
+
+        Raises:
+            RuntimeError: every slot holds tokens that have not been read.
+        """
+        pushed = self._pushed
+        if pushed - self._read == self._slots:
+            self.require_slot()  # raises
+        self._pushed = pushed + 1
+        return pushed % self._slots
 
     def pop(self) -> list[int]:
         """Wait for the oldest copy and return its tokens, one per row.

@@ -4,6 +4,13 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True, params=["torch.accelerator", "torch.gapless"])
+def _graph_class(request, monkeypatch):
+    """Both classes have to do the same; the tests name the one of ``torch.accelerator``."""
+    if request.param == "torch.gapless":
+        monkeypatch.setattr(torch.accelerator, "Graph", torch.gapless.Graph)
+
+
 def test_replay_runs_the_captured_work_again():
     source = torch.zeros(4, device="gapless")
     graph = torch.accelerator.Graph()
@@ -157,3 +164,21 @@ def test_a_failure_in_a_replay_names_the_operation_inside():
     index.fill_(0)
     graph.replay()
     torch.accelerator.synchronize()
+
+
+def test_a_bound_replay_records_its_event():
+    counter = torch.zeros(1, device="gapless")
+    graph = torch.gapless.Graph()
+    with graph:
+        counter += 1
+    event = torch.Event("gapless")
+    replay = graph.bind_replay(event)
+    for _ in range(3):
+        replay()
+    event.synchronize()
+    assert counter.item() == 3
+    del graph
+    replay()  # keeps the graph alive
+    assert counter.item() == 4
+    with pytest.raises(TypeError, match="torch.Event"):
+        torch.gapless.Graph().bind_replay(None)
