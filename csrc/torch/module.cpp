@@ -161,7 +161,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("recorder_drain", &drain_records);
   py::class_<Graph>(m, "Graph")
       .def(py::init<>())
-      .def("capture_begin", &capture_begin)
+      .def("_capture_begin", &capture_begin)
       .def("capture_end", &Graph::capture_end)
       .def("replay", &Graph::replay)
       .def("bind_replay", &bind_replay)

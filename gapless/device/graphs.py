@@ -34,11 +34,19 @@ class Graph(_C.Graph):
         super().__init__()
         self.graph_pool = pool
 
+    def capture_begin(self) -> None:
+        """Record the current stream's work from now on, instead of running it.
+
+        Raises:
+            RuntimeError: this graph holds a capture, or the stream is being captured already.
+        """
+        self._capture_begin(self.graph_pool)
+
     def __enter__(self) -> Self:
         torch.accelerator.synchronize()
         gc.collect()
         torch.accelerator.empty_cache()
-        self.capture_begin(self.graph_pool)
+        self.capture_begin()
         return self
 
     def __exit__(
