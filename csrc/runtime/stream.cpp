@@ -29,7 +29,7 @@ std::string Failure::text() const {
                      std::to_string(stream) + ": " + message + "\n  submitted as work " +
                      std::to_string(work);
   if (step >= 0) text += " of step " + std::to_string(step);
-  text += site.empty() ? "; GAPLESS_TRACE_SUBMIT=1 names the Python line" : "\n  at " + site;
+  text += site.empty() ? "; GAPLESS_TRACE_SUBMIT=1 may name the Python line" : "\n  at " + site;
   if (!operands.empty()) text += "\n  operands: " + operands;
   if (skipped > 0) {
     text += "\n  " + std::to_string(skipped) +

@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "GAPLESS_LAUNCH_BLOCKING": "1: each operation is waited for",
     "GAPLESS_MEMORY_LIMIT": "memory that the device may take",
     "GAPLESS_RECORD": "folder to record the whole process into",
-    "GAPLESS_TRACE_SUBMIT": "1: errors name the line of Python that submitted the work",
+    "GAPLESS_TRACE_SUBMIT": "1: errors name the callers of the line that submitted the work, too",
 }
 """The environment variables that gapless reads, as in the table of README.md."""
 

@@ -1,17 +1,14 @@
-"""The runtime under sanitizers, briefly; ``make sanitize`` runs the same for a minute each."""
+"""The runtime under ThreadSanitizer, briefly; ``make sanitize`` adds the others, for longer."""
 
 import subprocess
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
-def test_stress_is_clean(sanitizers, tmp_path):
+def test_stress_is_clean(tmp_path):
     program = tmp_path / "stress"
-    subprocess.run([HERE / "build.sh", sanitizers, program], check=True)
+    subprocess.run([HERE / "build.sh", "thread", program], check=True)
     done = subprocess.run([program, "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
