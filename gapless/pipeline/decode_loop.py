@@ -143,6 +143,7 @@ class DecodeLoop:
 
     def _drain(self) -> None:
         """Leave nothing in flight: the extra step at depth 2, or whatever an interrupt left."""
+        self._set_step(-1)  # what this thread submits next belongs to no step
         if self._program.device.type != "cpu":
             torch.accelerator.synchronize(self._program.device)
         self._ring.clear()

@@ -6,6 +6,7 @@ import torch
 def _clean_device():
     """Each test starts and ends with an idle device on its default stream, and no failure left."""
     torch.accelerator.synchronize()
+    torch.gapless.recorder.set_step(-1)
     yield
     torch.accelerator.set_stream(torch.gapless.default_stream())
     torch.accelerator.synchronize()
