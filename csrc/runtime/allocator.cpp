@@ -143,7 +143,8 @@ void Allocator::refuse(uint64_t bytes) {
                     mib(reserved) + " (" + mib(allocated) + " of it in tensors), limit " +
                     mib(limit_bytes_ ? limit_bytes_ : total_bytes) +
                     (limit_bytes_ ? " (GAPLESS_MEMORY_LIMIT)" : " (the machine)") +
-                    ". Use a smaller batch, context or KV cache, or free tensors.");
+                    ". Use a smaller model, batch or context, free tensors" +
+                    (limit_bytes_ ? ", or raise the limit." : "."));
 }
 
 void Allocator::record_use(Block* block, Stream* stream) {

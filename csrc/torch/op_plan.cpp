@@ -72,6 +72,9 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   } else if (foreign) {
     plan->kind = OpKind::kHost;
     plan->host_reason = "its result is not a tensor";
+  } else if (name == "aten::_embedding_bag" || name == "aten::_embedding_bag_forward_only") {
+    plan->kind = OpKind::kHost;
+    plan->host_reason = "its shape function is another kernel's";
   } else if (!fresh) {
     plan->kind = OpKind::kMutating;
   } else if (plan->has_shape_function) {

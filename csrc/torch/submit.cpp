@@ -74,9 +74,13 @@ void OpWork::run(const RunContext& context) {
   }
   try {
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    store(stack);
   } catch (const c10::Error& error) {
     throw DeviceError(error.what_without_backtrace());  // the backtrace is this thread's, of no use
   }
+}
+
+void OpWork::store(const torch::jit::Stack& stack) {
   if (outputs_.empty()) return;
   std::vector<at::Tensor> results;
   for (const auto& value : stack) flatten(value, &results);

@@ -31,6 +31,9 @@ class OpWork final : public Work {
   std::string operands() const override;
 
  private:
+  // Copies the results into the outputs.
+  void store(const torch::jit::Stack& stack);
+
   c10::OperatorHandle op_;
   torch::jit::Stack arguments_;
   std::vector<at::Tensor> outputs_;

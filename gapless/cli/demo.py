@@ -55,6 +55,7 @@ def demo(
     Exits with 1 if the tokens differ between the modes or from torch's own CPU device.
     """
     from gapless.cli.demo_report import print_report, write_json
+    from gapless.cli.outputs import require_writable
     from gapless.cli.status import stderr_console
     from gapless.errors import UsageError
 
@@ -62,6 +63,9 @@ def demo(
         raise UsageError(f"--tokens is {tokens}; at least 2 are needed to see a gap between steps")
     if host_work_us < 0:
         raise UsageError(f"--host-work-us is {host_work_us}; it must be 0 or more")
+    require_writable(trace, "--trace")
+    if json_path is not None:
+        require_writable(json_path, "--json")
     console = stderr_console()
     report = run_demo(console, tokens, host_work_us, trace, model, dtype, device)
     print_report(report)
@@ -85,10 +89,11 @@ def run_demo(
 
     from gapless.cli.demo_report import DemoReport
     from gapless.cli.status import working
-    from gapless.models.load import load_model
     from gapless.pipeline.device_choice import choose_device
 
-    device = choose_device(device_name)
+    device = choose_device(device_name)  # before the model library is loaded, which takes seconds
+    from gapless.models.load import load_model
+
     with working(console, "looking for the model") as notify:
         if model_path is None:
             from gapless.models.smollm2 import obtain_smollm2

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 FAILED = 1
 WRONG_USAGE = 2
+CLOSED_PIPE = 141  # what a shell reports for a process that ended by SIGPIPE
 INTERRUPTED = 130  # what a shell reports for a process that ended by Ctrl-C
 DEBUG_VARIABLE = "GAPLESS_DEBUG"
 
@@ -32,6 +33,10 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             print_interrupted()
             raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # who read the output has enough of it
+            # What is buffered still would be written at exit, and would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(CLOSED_PIPE) from None
         except Exception as error:
             if os.environ.get(DEBUG_VARIABLE) == "1" or _is_control_flow(error):
                 raise

@@ -43,14 +43,21 @@ def generate(
 ) -> None:
     """Generate text with a model and stream it to the terminal."""
     from gapless.cli.status import stderr_console, working
+    from gapless.errors import UsageError
+    from gapless.pipeline.device_choice import choose_device
+
+    # All that can be refused without the model library, which takes seconds to load.
+    for option, value in (("--max-new-tokens", max_new_tokens), ("--context", context)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} is {value}; it must be at least 1")
+    chosen = choose_device(device)
+
     from gapless.models.load import load_model
     from gapless.pipeline.context_plan import plan_context
     from gapless.pipeline.decode_loop import DOUBLE_BUFFERED, SEQUENTIAL, DecodeLoop
     from gapless.pipeline.decode_step import DecodeStep
-    from gapless.pipeline.device_choice import choose_device
     from gapless.pipeline.step_program import prepare
 
-    chosen = choose_device(device)
     console = stderr_console()
     with working(console, f"loading {model}"):
         loaded = load_model(model, chosen, dtype)

@@ -65,7 +65,7 @@ def test_a_full_context_is_said(invoke):
     [
         (("--model", "/nowhere"), 1, "there is no model folder /nowhere"),
         (("--device", "xpu"), 2, "there is no device 'xpu'"),
-        (("--max-new-tokens", "0"), 2, "0 new tokens were asked for"),
+        (("--max-new-tokens", "0"), 2, "--max-new-tokens is 0"),
         (("--context", "97"), 2, "the model has 96"),
         (("--context", "2"), 2, "has 3 tokens and the context has 2 positions"),
         (("--dtype", "int3"), 1, "'int3' is unknown"),

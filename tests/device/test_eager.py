@@ -56,6 +56,13 @@ CASES = {
     "embedding": lambda d: F.embedding(i(d), a(d)),
     "layer_norm": lambda d: F.layer_norm(a(d), (7,)),
     "rms_norm": lambda d: F.rms_norm(a(d), (7,)),
+    "batch_norm, evaluation": lambda d: F.batch_norm(
+        a(d), torch.zeros(7, device=d), torch.ones(7, device=d)
+    ),
+    "batch_norm, training": lambda d: F.batch_norm(
+        a(d), torch.zeros(7, device=d), torch.ones(7, device=d), training=True
+    ),
+    "embedding_bag": lambda d: F.embedding_bag(i(d), a(d), mode="sum"),
     "gelu": lambda d: F.gelu(a(d)),
     "silu": lambda d: F.silu(a(d)),
     "linear": lambda d: F.linear(a(d), b(d).t().contiguous(), torch.ones(3, device=d)),

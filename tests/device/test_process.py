@@ -133,6 +133,12 @@ def test_device_threads_stay_on_their_cores():
     assert f"device_cores=({cores[0]},)" in done.stdout
 
 
+@pytest.mark.parametrize("value", ["abc", "-21", "20"])
+def test_a_bad_niceness(value):
+    done = run("import torch; torch.ones(1, device='gapless')", GAPLESS_DEVICE_NICE=value)
+    assert f"GAPLESS_DEVICE_NICE={value}: give a whole number" in done.stderr
+
+
 def test_an_unknown_driver():
     done = run("import torch; torch.ones(1, device='gapless')", GAPLESS_DRIVER="tpu9")
     assert "GAPLESS_DRIVER=tpu9: no such driver; the ones built in are: cpu" in done.stderr

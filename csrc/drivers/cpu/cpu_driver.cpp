@@ -22,6 +22,7 @@ constexpr uint64_t kHugePageBytes = 2u << 20;
 
 thread_local std::string t_error;
 CorePlan g_plan;
+int g_nice = -5;
 
 gapless_status fail(gapless_status status, std::string text) {
   t_error = std::move(text);
@@ -62,6 +63,15 @@ gapless_status init() {
     g_plan = plan_cores();
   } catch (const std::exception& error) {
     return fail(GAPLESS_INVALID_ARGUMENT, error.what());
+  }
+  if (const char* nice = std::getenv("GAPLESS_DEVICE_NICE"); nice && *nice) {
+    char* end = nullptr;
+    const long value = std::strtol(nice, &end, 10);
+    if (*end || value < -20 || value > 19) {
+      return fail(GAPLESS_INVALID_ARGUMENT, std::string("GAPLESS_DEVICE_NICE=") + nice +
+                                                ": give a whole number from -20 to 19");
+    }
+    g_nice = static_cast<int>(value);
   }
   return GAPLESS_OK;
 }
@@ -132,8 +142,7 @@ gapless_status stream_enter(int, int) {
   for (int core : g_plan.device_cores) CPU_SET(core, &set);
   // Best effort: a container may forbid it, and the device works without. The team inherits it.
   sched_setaffinity(0, sizeof(set), &set);
-  const char* nice = std::getenv("GAPLESS_DEVICE_NICE");
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice ? std::atoi(nice) : -5);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), g_nice);
   set_team_size(static_cast<int>(g_plan.device_cores.size()));
   return GAPLESS_OK;
 }
