@@ -28,9 +28,10 @@ PREPARED := $(VENV)/.prepared
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
 SECONDS_EACH ?= 60
+PROGRAMS ?= 20000
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest random sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -58,6 +59,9 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	python -m pytest $(PYTEST_ARGS)
+
+random: $(INSTALLED) ## Compare random programs with the CPU, bit for bit (PROGRAMS=20000)
+	python -m tests.random --programs $(PROGRAMS)
 
 sanitize: ## Stress the runtime under ThreadSanitizer and AddressSanitizer (SECONDS_EACH=60)
 	mkdir -p build
