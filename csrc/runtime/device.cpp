@@ -106,14 +106,22 @@ Stream& Device::stream(int index) {
 }
 
 Stream& Device::pooled_stream(int priority) {
-  std::lock_guard lock(mutex_);
-  if (streams_.size() < kMaxStreams) {
-    const int index = static_cast<int>(streams_.size());
-    streams_.push_back(std::make_unique<Stream>(driver_, index_, index, priority));
-    return *streams_.back();
+  std::unique_lock lock(mutex_);
+  if (pool_.size() + 1 < kMaxStreams) {  // the default stream counts
+    lock.unlock();
+    Stream& fresh = dedicated_stream(priority);
+    lock.lock();
+    pool_.push_back(&fresh);
+    return fresh;
   }
-  next_pooled_ = next_pooled_ % (kMaxStreams - 1) + 1;
-  return *streams_[next_pooled_];
+  return *pool_[next_pooled_++ % pool_.size()];
+}
+
+Stream& Device::dedicated_stream(int priority) {
+  std::lock_guard lock(mutex_);
+  const int index = static_cast<int>(streams_.size());
+  streams_.push_back(std::make_unique<Stream>(driver_, index_, index, priority));
+  return *streams_.back();
 }
 
 std::vector<Stream*> Device::streams() {

@@ -24,6 +24,9 @@ class Device {
   Stream& stream(int index);
   // A stream that shares its thread with nothing, up to a limit; then the pool is gone round again.
   Stream& pooled_stream(int priority);
+  // A stream that shares its thread with nothing whatever the number: its work may have to wait for
+  // another process.
+  Stream& dedicated_stream(int priority);
   std::vector<Stream*> streams();
   // Whether all work submitted to any of its streams is done.
   bool idle();
@@ -35,6 +38,7 @@ class Device {
   Allocator allocator_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<Stream*> pool_;
   size_t next_pooled_ = 0;
 };
 

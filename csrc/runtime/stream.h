@@ -47,6 +47,8 @@ class Stream {
   // Hands the failure over and forgets it, where one happened at or before `place`. What had been
   // submitted by now is not run any more: it may depend on the failed work.
   std::shared_ptr<const Failure> take_failure(uint64_t place);
+  // Whether there is a failure that the host has not taken.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
   // The failure because of which the work at `place` failed or was not run, reported or not: what a
   // stream that waits for that place has to inherit.
   std::shared_ptr<const Failure> failure_at(uint64_t place) const;

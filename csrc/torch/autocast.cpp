@@ -1,4 +1,5 @@
-// Which operators torch.autocast("gapless") runs in which precision: as on the CPU, whose kernels run.
+// Which operators torch.autocast("gapless") runs in which precision: as on the CPU, whose kernels
+// run.
 
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>
@@ -7,9 +8,7 @@
 namespace gapless::torch_device {
 namespace {
 
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 // clang-format off
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {

@@ -6,6 +6,7 @@
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/generator.h"
+#include "torch/profiler.h"
 #include "torch/submit_site.h"
 #include "torch/wait.h"
 
@@ -66,7 +67,9 @@ void Graph::replay() {
       const auto ticket = as_ours(default_generator(index)).take(body_->rng_offsets);
       context = {ticket.seed, ticket.offset};
     }
+    const int64_t begin_ns = submission_begins();
     last->second = submit_replay(stream, body_, context, traced_submit_site());
+    note_submission(stream, last->second, begin_ns);
   });
 }
 

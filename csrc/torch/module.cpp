@@ -17,9 +17,11 @@
 #include "runtime/device.h"
 #include "runtime/recorder.h"
 #include "torch/departures.h"
+#include "torch/distributed/bindings.h"
 #include "torch/errors.h"
 #include "torch/generator.h"
 #include "torch/graph.h"
+#include "torch/profiler.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -139,6 +141,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace gapless::torch_device;
   c10::register_privateuse1_backend("gapless");
   register_graphs();
+  register_profiler();
   set_thread_start_hook(prepare_thread);
 
   m.def("init", [] { translated([] { driver(); }); });
@@ -168,6 +171,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("reset", &Graph::reset)
       .def("pool", &Graph::pool)
       .def("debug_dump", &Graph::debug_dump);
+  bind_distributed(m);
   m.def("departures", &list_departures);
   m.def("reset_departures", &reset_departures);
 }

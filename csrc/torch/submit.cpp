@@ -6,6 +6,7 @@
 #include "torch/alias.h"
 #include "torch/errors.h"
 #include "torch/graph_capture.h"
+#include "torch/profiler.h"
 #include "torch/submit_site.h"
 #include "torch/wait.h"
 
@@ -50,7 +51,9 @@ Stream& stream_for(c10::Device device) {
 void submit(Stream& stream, std::unique_ptr<Work> work) {
   static const bool blocking = flag("GAPLESS_LAUNCH_BLOCKING");
   work->site = submit_site();
-  stream.submit(std::move(work));
+  const int64_t begin_ns = submission_begins();
+  const uint64_t place = stream.submit(std::move(work));
+  note_submission(stream, place, begin_ns);
   if (blocking && !stream.capturing()) synchronize(stream);
 }
 
