@@ -48,6 +48,35 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(gapless::device_count());
   }
 
+  // Those that the CPU's kernels know, if not each of them every one.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability known;
+    known.capability_data.capability_bits = 0;
+    for (const auto index : {c10::kIndex_Bool,
+                             c10::kIndex_Byte,
+                             c10::kIndex_Char,
+                             c10::kIndex_Short,
+                             c10::kIndex_Int,
+                             c10::kIndex_Long,
+                             c10::kIndex_UInt16,
+                             c10::kIndex_UInt32,
+                             c10::kIndex_UInt64,
+                             c10::kIndex_Half,
+                             c10::kIndex_BFloat16,
+                             c10::kIndex_Float,
+                             c10::kIndex_Double,
+                             c10::kIndex_ComplexHalf,
+                             c10::kIndex_ComplexFloat,
+                             c10::kIndex_ComplexDouble,
+                             c10::kIndex_Float8_e5m2,
+                             c10::kIndex_Float8_e4m3fn,
+                             c10::kIndex_Float8_e5m2fnuz,
+                             c10::kIndex_Float8_e4m3fnuz}) {
+      known.capability_data.capability_bits |= uint64_t{1} << index;
+    }
+    return known;
+  }
+
   c10::Stream getStream(c10::Device on) const override {
     return translated([&] { return theirs(current_stream(index_of(on))); });
   }

@@ -16,11 +16,12 @@ def register() -> None:
     from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
     from gapless import device
-    from gapless.device import distributed
+    from gapless.device import distributed, sharing
 
     torch._register_device_module("gapless", device)  # type: ignore[no-untyped-call]
-    generate_methods_for_privateuse1_backend()
+    generate_methods_for_privateuse1_backend(for_storage=True)
     distributed.register()
+    sharing.refuse()
     # Before the interpreter goes: a stream's thread must not outlive what its work refers to.
     atexit.register(_shut_down)
     if os.environ.get("GAPLESS_RECORD"):
