@@ -17,17 +17,25 @@ def register() -> None:
 
     from gapless import device
     from gapless.device import distributed, sharing
+    from gapless.device.after_import import after_import
 
     torch._register_device_module("gapless", device)  # type: ignore[no-untyped-call]
     generate_methods_for_privateuse1_backend(for_storage=True)
     distributed.register()
     sharing.refuse()
+    after_import("torch._dynamo.device_interface", _register_with_dynamo)
     # Before the interpreter goes: a stream's thread must not outlive what its work refers to.
     atexit.register(_shut_down)
     if os.environ.get("GAPLESS_RECORD"):
         from gapless.profile.environment import start_if_asked
 
         start_if_asked()
+
+
+def _register_with_dynamo() -> None:
+    from gapless.device import dynamo_interface
+
+    dynamo_interface.register()
 
 
 def _shut_down() -> None:

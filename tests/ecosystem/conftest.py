@@ -1,5 +1,10 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "device"))  # for child.py
 
 
 @pytest.fixture(autouse=True)
