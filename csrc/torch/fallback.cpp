@@ -14,6 +14,7 @@
 #include "torch/departures.h"
 #include "torch/graph_capture.h"
 #include "torch/op_plan.h"
+#include "torch/outputs.h"
 #include "torch/shapes.h"
 #include "torch/submit.h"
 #include "torch/wait.h"
@@ -98,24 +99,6 @@ void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<
   submit(stream, std::move(work));
 }
 
-// An out= variant resizes its outputs; on the device it cannot, so unsized ones are sized before.
-void size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
-                  c10::ArrayRef<IValue> arguments) {
-  bool unsized = false;
-  for (size_t i : plan.written) {
-    for_each_tensor(arguments[i],
-                    [&](const at::Tensor& out) { unsized = unsized || out.numel() == 0; });
-  }
-  if (!unsized || !plan.has_shape_function) return;
-  const auto shapes = infer_shapes(op, arguments);
-  for (size_t r = 0; r < shapes->size() && r < plan.returned.size(); ++r) {
-    const ResultShape& result = (*shapes)[r];
-    if (plan.returned[r] < 0 || result.is_list || !result.tensors[0].defined) continue;
-    const at::Tensor& out = arguments[static_cast<size_t>(plan.returned[r])].toTensor();
-    if (out.sizes() != result.tensors[0].sizes) out.resize_(result.tensors[0].sizes);
-  }
-}
-
 // Waits for the stream, runs the CPU kernel here, and brings fresh results to the device.
 Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
                   c10::ArrayRef<IValue> arguments, c10::Device device) {
@@ -147,6 +130,24 @@ Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
                                      : mapped(stack[r], device, to_device);
   }
   return stack;
+}
+
+// An out= variant that cannot say beforehand how large its outputs will be: the functional variant
+// runs here, and the outputs take its results.
+Stack run_out_on_host(const OpPlan& plan, c10::ArrayRef<IValue> arguments, c10::Device device) {
+  const OpPlan& functional = plan_of(*plan.functional);
+  Stack inputs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!plan.writes(i)) inputs.push_back(arguments[i]);
+  }
+  const Stack results = run_on_host(*plan.functional, functional, inputs, device);
+  Stack returned;
+  for (size_t i = 0; i < plan.written.size() && i < results.size(); ++i) {
+    const IValue& outputs = arguments[plan.written[i]];
+    store_resized(plan, results[i], outputs);
+    if (i < plan.returned.size()) returned.push_back(outputs);
+  }
+  return returned;
 }
 
 }  // namespace
@@ -187,10 +188,14 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
       TORCH_CHECK_NOT_IMPLEMENTED(false, plan.name,
                                   " is a view and has no kernel for the device gapless");
     case OpKind::kHost:
-      results = run_on_host(op, plan, arguments, device);
+      results = plan.functional ? run_out_on_host(plan, arguments, device)
+                                : run_on_host(op, plan, arguments, device);
       break;
     case OpKind::kMutating:
-      if (plan.is_out) size_outputs(op, plan, arguments);
+      if (plan.is_out && !size_outputs(op, plan, arguments) && plan.functional) {
+        results = run_out_on_host(plan, arguments, device);
+        break;
+      }
       submit_op(op, plan, arguments, device, {});
       for (int argument : plan.returned) {
         results.push_back(arguments[static_cast<size_t>(argument)]);
@@ -212,8 +217,8 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 // differently; with the fallback in its place the device runs what the CPU runs.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name :
-       {"_stack", "_stack.out", "addr", "addr.out", "all.dims", "all.dims_out", "any.dims",
-        "any.dims_out", "linalg__powsum", "mish_backward", "native_channel_shuffle",
+       {"_stack", "_stack.out", "conj_physical_", "addr", "addr.out", "all.dims", "all.dims_out",
+        "any.dims", "any.dims_out", "linalg__powsum", "mish_backward", "native_channel_shuffle",
         "native_group_norm", "native_layer_norm", "silu_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }

@@ -33,6 +33,28 @@ int argument_of(const c10::FunctionSchema& schema, const c10::Argument& result) 
   return -1;
 }
 
+// The overload of the same operator that takes the same inputs and returns fresh results.
+std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle& op) {
+  std::vector<const c10::Argument*> inputs;
+  for (const auto& argument : op.schema().arguments()) {
+    if (!argument.is_out()) inputs.push_back(&argument);
+  }
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& candidate : dispatcher.getAllOpNames()) {
+    if (candidate.name != op.operator_name().name) continue;
+    const auto found = dispatcher.findSchema(candidate);
+    if (!found || found->schema().arguments().size() != inputs.size()) continue;
+    const auto& arguments = found->schema().arguments();
+    bool same = true;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      same = same && !arguments[i].alias_info() && arguments[i].name() == inputs[i]->name() &&
+             *arguments[i].type() == *inputs[i]->type();
+    }
+    if (same) return found;
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto plan = std::make_unique<OpPlan>();
@@ -82,6 +104,10 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   } else {
     plan->kind = OpKind::kHost;
     plan->host_reason = "it has no shape function";
+  }
+  const bool tells_sizes = plan->has_shape_function && !plan->returned.empty();
+  if (plan->is_out && (plan->kind == OpKind::kHost || !tells_sizes)) {
+    plan->functional = functional_variant(op);
   }
   return plan;
 }

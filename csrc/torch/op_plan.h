@@ -3,6 +3,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,12 @@ struct OpPlan {
   std::vector<int> returned;        // per result: the argument that it is, or -1
   int generator = -1;               // the argument that takes a generator
   bool takes_host_tensors = false;  // indexing: CPU tensors of any size are welcome
+  // Of an out= variant that cannot tell its outputs' sizes: the variant that returns fresh results.
+  std::optional<c10::OperatorHandle> functional;
+
+  bool writes(size_t argument) const {
+    return std::find(written.begin(), written.end(), argument) != written.end();
+  }
 };
 
 const OpPlan& plan_of(const c10::OperatorHandle& op);

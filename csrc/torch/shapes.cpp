@@ -2,12 +2,14 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
+#include <c10/core/DefaultDtype.h>
 
 #include <string>
 #include <unordered_map>
 
 #include "torch/alias.h"
 #include "torch/arguments.h"
+#include "torch/shape_corrections.h"
 
 namespace gapless::torch_device {
 namespace {
@@ -20,7 +22,11 @@ constexpr size_t kRemembered = 4096;
 // no such text; then nothing is remembered.
 class Key {
  public:
-  explicit Key(const c10::OperatorHandle& op) { add(&op.schema()); }
+  explicit Key(const c10::OperatorHandle& op) {
+    add(&op.schema());
+    // What integers become where a result has to be floating.
+    text_ += static_cast<char>(c10::get_default_dtype_as_scalartype());
+  }
 
   bool add_argument(const IValue& value) {
     if (value.isTensor()) {
@@ -51,6 +57,17 @@ class Key {
       // Undefined entries shift the meaning of those after them.
       if (count != value.toListRef().size()) return false;
       text_.insert(at, "L" + std::to_string(count) + ";");
+    } else if (value.isString()) {
+      add_tagged('s', value.toStringRef().size());
+      text_ += value.toStringRef();
+    } else if (value.isDoubleList()) {
+      const auto list = value.toDoubleVector();
+      add_tagged('f', list.size());
+      for (double item : list) add(item);
+    } else if (value.isComplexDouble()) {
+      add_tagged('z', value.toComplexDouble());
+    } else if (value.isGenerator()) {
+      text_ += 'G';
     } else if (value.isDevice()) {
       text_ += 'D';
     } else {
@@ -92,19 +109,6 @@ TensorShape shape_of(const at::Tensor& tensor) {
   return {true, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
 }
 
-// Where the CPU's kernel gives another shape than the shape function: in evaluation batch
-// normalisation saves no statistics.
-void correct(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
-             ResultShapes* results) {
-  constexpr size_t kTraining = 5;
-  if (op.operator_name().name != "aten::native_batch_norm") return;
-  if (arguments[kTraining].toBool()) return;
-  for (size_t i : {1, 2}) {
-    results->at(i).tensors[0].sizes = {0};
-    results->at(i).tensors[0].strides = {1};
-  }
-}
-
 ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
   torch::jit::Stack stack;
   for (const auto& value : arguments) {
@@ -128,7 +132,7 @@ ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IV
     }
     results.push_back(std::move(result));
   }
-  correct(op, arguments, &results);
+  correct_shapes(op, arguments, &results);
   return results;
 }
 

@@ -93,6 +93,9 @@ void OpWork::store(const torch::jit::Stack& stack) {
     if (!outputs_[i].defined()) continue;
     TORCH_CHECK(results[i].sizes() == outputs_[i].sizes(), "result ", i, " has shape ",
                 results[i].sizes(), " where its shape function gave ", outputs_[i].sizes());
+    TORCH_CHECK(results[i].scalar_type() == outputs_[i].scalar_type(), "result ", i, " is ",
+                results[i].scalar_type(), " where its shape function gave ",
+                outputs_[i].scalar_type());
     outputs_[i].copy_(results[i]);
   }
 }

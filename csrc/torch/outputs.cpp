@@ -1,0 +1,90 @@
+#include "torch/outputs.h"
+
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+
+#include "torch/arguments.h"
+#include "torch/shapes.h"
+
+namespace gapless::torch_device {
+namespace {
+
+using c10::IValue;
+
+// Operators that PyTorch itself gives outputs to get them in the right size, or empty: the lookup
+// of their shapes is for what a user may have brought, which Python or an empty size betrays.
+bool may_misfit(const at::Tensor& output) {
+  return output.numel() == 0 || output.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
+}
+
+void resize(const at::Tensor& output, const TensorShape& shape) {
+  if (!shape.defined || output.sizes() == shape.sizes) return;
+  at::native::resize_output(output, shape.sizes);
+  if (output.strides() != shape.strides) {
+    output.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
+  }
+}
+
+// The arguments with unsized outputs in the place of the caller's: what the operator would give by
+// itself, and no warning of the shape function about the size of outputs.
+torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
+  torch::jit::Stack probe(arguments.begin(), arguments.end());
+  for (size_t i : plan.written) {
+    probe[i] = mapped(arguments[i], c10::kMeta, [](const at::Tensor& output) {
+      return at::empty({0}, output.options().device(c10::kMeta));
+    });
+  }
+  return probe;
+}
+
+}  // namespace
+
+bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
+                  c10::ArrayRef<IValue> arguments) {
+  bool lookup = false;
+  for (size_t i : plan.written) {
+    for_each_tensor(arguments[i],
+                    [&](const at::Tensor& output) { lookup = lookup || may_misfit(output); });
+  }
+  if (!lookup) return true;
+  std::shared_ptr<const ResultShapes> shapes;
+  if (plan.has_shape_function && !plan.returned.empty()) {
+    shapes = infer_shapes(op, without_sizes(plan, arguments));
+  } else if (plan.functional && plan_of(*plan.functional).kind == OpKind::kFunctional) {
+    torch::jit::Stack inputs;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!plan.writes(i)) inputs.push_back(arguments[i]);
+    }
+    shapes = infer_shapes(*plan.functional, inputs);
+  } else {
+    return false;
+  }
+  for (size_t r = 0; r < shapes->size() && r < plan.written.size(); ++r) {
+    size_t i = 0;
+    for_each_tensor(arguments[plan.written[r]], [&](const at::Tensor& output) {
+      const auto& tensors = (*shapes)[r].tensors;
+      if (i < tensors.size()) resize(output, tensors[i++]);
+    });
+  }
+  return true;
+}
+
+void store_resized(const OpPlan& plan, const IValue& results, const IValue& outputs) {
+  auto store = [&](const at::Tensor& result, const at::Tensor& output) {
+    TORCH_CHECK(c10::canCast(result.scalar_type(), output.scalar_type()), plan.name,
+                ": result type ", result.scalar_type(),
+                " can't be cast to the desired output type ", output.scalar_type());
+    at::native::resize_output(output, result.sizes());
+    output.copy_(result, /*non_blocking=*/true);
+  };
+  if (results.isTensor()) {
+    store(results.toTensor(), outputs.toTensor());
+    return;
+  }
+  const auto fresh = results.toTensorVector(), given = outputs.toTensorVector();
+  TORCH_CHECK(fresh.size() == given.size(), plan.name, ": ", given.size(), " outputs given for ",
+              fresh.size(), " results");
+  for (size_t i = 0; i < fresh.size(); ++i) store(fresh[i], given[i]);
+}
+
+}  // namespace gapless::torch_device

@@ -1,0 +1,55 @@
+#include "torch/shape_corrections.h"
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "torch/arguments.h"
+
+namespace gapless::torch_device {
+namespace {
+
+using c10::IValue;
+using Correction = void (*)(const c10::OperatorHandle&, c10::ArrayRef<IValue>, ResultShapes*);
+
+// Shape functions give statistics of normalisations in float32. The CPU keeps them in the input's
+// dtype, unless a parameter has another one than the input.
+void statistics_dtype(const c10::OperatorHandle&, c10::ArrayRef<IValue> arguments,
+                      ResultShapes* results) {
+  const auto dtype = arguments[0].toTensor().scalar_type();
+  if (!c10::isReducedFloatingType(dtype)) return;
+  bool mixed = false;
+  for (const auto& value : arguments) {
+    for_each_tensor(value,
+                    [&](const at::Tensor& tensor) { mixed |= tensor.scalar_type() != dtype; });
+  }
+  for (size_t i : {1, 2}) results->at(i).tensors[0].dtype = mixed ? c10::kFloat : dtype;
+}
+
+// In evaluation the CPU saves no statistics of a batch.
+void batch_statistics(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
+                      ResultShapes* results) {
+  statistics_dtype(op, arguments, results);
+  const auto training = op.schema().argumentIndexWithName("training");
+  if (!training || arguments[static_cast<size_t>(*training)].toBool()) return;
+  for (size_t i : {1, 2}) {
+    results->at(i).tensors[0].sizes = {0};
+    results->at(i).tensors[0].strides = {1};
+  }
+}
+
+}  // namespace
+
+void correct_shapes(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
+                    ResultShapes* results) {
+  static const auto* const corrections = new std::unordered_map<std::string_view, Correction>{
+      {"aten::native_batch_norm", batch_statistics},
+      {"aten::_native_batch_norm_legit", batch_statistics},
+      {"aten::_batch_norm_with_update", batch_statistics},
+      {"aten::native_layer_norm", statistics_dtype},
+  };
+  const auto found = corrections->find(op.operator_name().name);
+  if (found != corrections->end()) found->second(op, arguments, results);
+}
+
+}  // namespace gapless::torch_device

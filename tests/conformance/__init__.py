@@ -1,0 +1,1 @@
+"""The device's operators, one by one, against torch's CPU device."""
