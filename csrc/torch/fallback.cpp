@@ -150,6 +150,19 @@ Stack run_out_on_host(const OpPlan& plan, c10::ArrayRef<IValue> arguments, c10::
   return returned;
 }
 
+void queue_functional(const OpPlan& plan, c10::ArrayRef<IValue> arguments, c10::Device device) {
+  Stack inputs;
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (plan.writes(i)) {
+      outputs.push_back(arguments[i].toTensor());
+    } else {
+      inputs.push_back(arguments[i]);
+    }
+  }
+  submit_op(*plan.functional, plan_of(*plan.functional), inputs, device, outputs);
+}
+
 }  // namespace
 
 void submit_functional(const c10::OperatorHandle& op, const Stack& arguments,
@@ -196,7 +209,11 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
         results = run_out_on_host(plan, arguments, device);
         break;
       }
-      submit_op(op, plan, arguments, device, {});
+      if (plan.queues_functional && plan.functional) {
+        queue_functional(plan, arguments, device);
+      } else {
+        submit_op(op, plan, arguments, device, {});
+      }
       for (int argument : plan.returned) {
         results.push_back(arguments[static_cast<size_t>(argument)]);
       }

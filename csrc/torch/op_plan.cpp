@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "torch/interned.h"
+#include "torch/shape_functions.h"
 
 namespace gapless::torch_device {
 namespace {
@@ -61,7 +62,8 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   plan->name = interned(c10::toString(op.operator_name()));
   plan->has_shape_function =
       op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+      own_shape_function(op) != nullptr;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];
     if (argument.alias_info() && argument.alias_info()->isWrite()) {
@@ -85,6 +87,9 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   plan->takes_host_tensors = name == "aten::index" || name == "aten::index_put" ||
                              name == "aten::index_put_" || name == "aten::_index_put_impl_" ||
                              name == "aten::_unsafe_index" || name == "aten::_unsafe_index_put";
+  plan->queues_functional = plan->is_out && name == "aten::linalg_lu_solve";
+  plan->sized_by_count = plan->is_out && (name == "aten::arange" || name == "aten::linspace" ||
+                                          name == "aten::logspace" || name == "aten::range");
   if (view) {
     plan->kind = OpKind::kView;
   } else if (op.hasTag(at::Tag::dynamic_output_shape) ||
@@ -105,9 +110,16 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
     plan->kind = OpKind::kHost;
     plan->host_reason = "it has no shape function";
   }
-  const bool tells_sizes = plan->has_shape_function && !plan->returned.empty();
-  if (plan->is_out && (plan->kind == OpKind::kHost || !tells_sizes)) {
-    plan->functional = functional_variant(op);
+  if (plan->is_out) {
+    const bool tells_sizes = plan->has_shape_function && !plan->returned.empty();
+    const auto functional = functional_variant(op);
+    plan->gets_sized_outputs =
+        functional && functional->hasKernelForDispatchKey(
+                          c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+    if (plan->kind == OpKind::kHost || !tells_sizes || plan->queues_functional ||
+        plan->takes_host_tensors) {
+      plan->functional = functional;
+    }
   }
   return plan;
 }

@@ -29,6 +29,12 @@ struct OpPlan {
   bool takes_host_tensors = false;  // indexing: CPU tensors of any size are welcome
   // Of an out= variant that cannot tell its outputs' sizes: the variant that returns fresh results.
   std::optional<c10::OperatorHandle> functional;
+  // An out= variant whose kernel changes the output's conjugate bit, which the alias that it gets
+  // would take to the grave: the functional variant is queued, and its result copied.
+  bool queues_functional = false;
+  // PyTorch's own wrapper allocates the outputs before it calls this out= variant.
+  bool gets_sized_outputs = false;
+  bool sized_by_count = false;  // an output with as many elements keeps its shape
 
   bool writes(size_t argument) const {
     return std::find(written.begin(), written.end(), argument) != written.end();

@@ -11,14 +11,27 @@ namespace {
 
 using c10::IValue;
 
-// Operators that PyTorch itself gives outputs to get them in the right size, or empty: the lookup
-// of their shapes is for what a user may have brought, which Python or an empty size betrays.
-bool may_misfit(const at::Tensor& output) {
-  return output.numel() == 0 || output.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
+// What PyTorch's own wrappers allocate fits, or is empty. The lookup of shapes is for what a user
+// may have brought, which Python betrays.
+bool may_misfit(const OpPlan& plan, const at::Tensor& output) {
+  return !plan.gets_sized_outputs || output.numel() == 0 ||
+         output.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
 }
 
-void resize(const at::Tensor& output, const TensorShape& shape) {
+bool has_mask(c10::ArrayRef<IValue> arguments) {
+  bool found = false;
+  for (const auto& value : arguments) {
+    if (!value.isOptionalTensorList() && !value.isTensorList()) continue;
+    for_each_tensor(value, [&](const at::Tensor& index) {
+      found |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+    });
+  }
+  return found;
+}
+
+void resize(const OpPlan& plan, const at::Tensor& output, const TensorShape& shape) {
   if (!shape.defined || output.sizes() == shape.sizes) return;
+  if (plan.sized_by_count && output.numel() == c10::multiply_integers(shape.sizes)) return;
   at::native::resize_output(output, shape.sizes);
   if (output.strides() != shape.strides) {
     output.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
@@ -41,12 +54,16 @@ torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> argume
 
 bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
                   c10::ArrayRef<IValue> arguments) {
-  bool lookup = false;
+  bool lookup = false, from_python = false;
   for (size_t i : plan.written) {
-    for_each_tensor(arguments[i],
-                    [&](const at::Tensor& output) { lookup = lookup || may_misfit(output); });
+    for_each_tensor(arguments[i], [&](const at::Tensor& output) {
+      lookup |= may_misfit(plan, output);
+      from_python |= output.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
+    });
   }
   if (!lookup) return true;
+  // How many values a mask selects no shape function can tell; the wrapper has counted them.
+  if (plan.takes_host_tensors && has_mask(arguments)) return !from_python;
   std::shared_ptr<const ResultShapes> shapes;
   if (plan.has_shape_function && !plan.returned.empty()) {
     shapes = infer_shapes(op, without_sizes(plan, arguments));
@@ -63,7 +80,7 @@ bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
     size_t i = 0;
     for_each_tensor(arguments[plan.written[r]], [&](const at::Tensor& output) {
       const auto& tensors = (*shapes)[r].tensors;
-      if (i < tensors.size()) resize(output, tensors[i++]);
+      if (i < tensors.size()) resize(plan, output, tensors[i++]);
     });
   }
   return true;

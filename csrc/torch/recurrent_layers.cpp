@@ -1,4 +1,4 @@
-// LSTM and GRU over whole sequences, in the order of operators that the CPU has.
+// Recurrent layers over whole sequences, in the order of operators that the CPU has.
 //
 // On the CPU an LSTM in float32, bfloat16 or float16 is one oneDNN operator per layer and
 // direction; others, and every GRU, compute the input's share of the gates for all steps at once
@@ -12,6 +12,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/lstm_native.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/rnn_relu_native.h>
+#include <ATen/ops/rnn_tanh_native.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -130,32 +132,76 @@ std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& given, at::TensorList hx,
   return {output, at::stack(hidden, 0), at::stack(cell, 0)};
 }
 
-std::tuple<Tensor, Tensor> gru(const Tensor& given, const Tensor& hx, at::TensorList parameters,
-                               bool has_biases, int64_t layers, double dropout, bool train,
-                               bool bidirectional, bool batch_first) {
-  const Settings settings{has_biases, layers, dropout, train, bidirectional, batch_first};
-  if (!well_formed(given, parameters, settings)) {
-    return at::native::gru(given, hx, parameters, has_biases, layers, dropout, train, bidirectional,
-                           batch_first);
-  }
-  std::vector<Tensor> hidden(static_cast<size_t>(layers) * settings.directions());
-  Tensor output = stacked(batch_first ? given.transpose(0, 1) : given, settings,
+// A layer with one hidden state: `step(input gates, hidden, parameters) -> hidden`.
+template <typename Step>
+std::tuple<Tensor, Tensor> with_one_state(const Tensor& given, const Tensor& hx,
+                                          at::TensorList parameters, const Settings& settings,
+                                          Step&& step) {
+  std::vector<Tensor> hidden(static_cast<size_t>(settings.layers) * settings.directions());
+  Tensor output = stacked(settings.batch_first ? given.transpose(0, 1) : given, settings,
                           [&](const Tensor& in, size_t i, bool reverse) {
                             const auto p = parameters_at(parameters, i, settings);
                             Tensor state = hx[static_cast<int64_t>(i)];
                             auto out = sequence(in, p, reverse, [&](const Tensor& gates) {
-                              return state = gru_step(gates, state, p);
+                              return state = step(gates, state, p);
                             });
                             hidden[i] = state;
                             return out;
                           });
-  if (batch_first) output = output.transpose(0, 1);
+  if (settings.batch_first) output = output.transpose(0, 1);
   return {output, at::stack(hidden, 0)};
+}
+
+std::tuple<Tensor, Tensor> gru(const Tensor& input, const Tensor& hx, at::TensorList parameters,
+                               bool has_biases, int64_t layers, double dropout, bool train,
+                               bool bidirectional, bool batch_first) {
+  const Settings settings{has_biases, layers, dropout, train, bidirectional, batch_first};
+  if (well_formed(input, parameters, settings)) {
+    return with_one_state(input, hx, parameters, settings, gru_step);
+  }
+  return at::native::gru(input, hx, parameters, has_biases, layers, dropout, train, bidirectional,
+                         batch_first);
+}
+
+Tensor elman_gates(const Tensor& input_gates, const Tensor& hidden, const CellParameters& p) {
+  return at::linear(hidden, p.hidden_weight, p.hidden_bias).add_(input_gates);
+}
+
+std::tuple<Tensor, Tensor> rnn_tanh(const Tensor& input, const Tensor& hx,
+                                    at::TensorList parameters, bool has_biases, int64_t layers,
+                                    double dropout, bool train, bool bidirectional,
+                                    bool batch_first) {
+  const Settings settings{has_biases, layers, dropout, train, bidirectional, batch_first};
+  if (well_formed(input, parameters, settings)) {
+    return with_one_state(input, hx, parameters, settings,
+                          [](const Tensor& gates, const Tensor& hidden, const CellParameters& p) {
+                            return elman_gates(gates, hidden, p).tanh();
+                          });
+  }
+  return at::native::rnn_tanh(input, hx, parameters, has_biases, layers, dropout, train,
+                              bidirectional, batch_first);
+}
+
+std::tuple<Tensor, Tensor> rnn_relu(const Tensor& input, const Tensor& hx,
+                                    at::TensorList parameters, bool has_biases, int64_t layers,
+                                    double dropout, bool train, bool bidirectional,
+                                    bool batch_first) {
+  const Settings settings{has_biases, layers, dropout, train, bidirectional, batch_first};
+  if (well_formed(input, parameters, settings)) {
+    return with_one_state(input, hx, parameters, settings,
+                          [](const Tensor& gates, const Tensor& hidden, const CellParameters& p) {
+                            return elman_gates(gates, hidden, p).relu();
+                          });
+  }
+  return at::native::rnn_relu(input, hx, parameters, has_biases, layers, dropout, train,
+                              bidirectional, batch_first);
 }
 
 void register_layers(torch::Library& m) {
   m.impl("lstm.input", lstm);
   m.impl("gru.input", gru);
+  m.impl("rnn_tanh.input", rnn_tanh);
+  m.impl("rnn_relu.input", rnn_relu);
 }
 
 // With gradients, and in inference mode, where PyTorch leaves the keys of autograd out.

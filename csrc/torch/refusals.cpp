@@ -40,5 +40,19 @@ TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
+// What would make such a tensor from one of ours.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : {"_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr",
+                           "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+  }
+  for (const char* name :
+       {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
+        "quantize_per_tensor_dynamic", "quantize_per_channel", "_make_per_tensor_quantized_tensor",
+        "_make_per_channel_quantized_tensor"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantised>());
+  }
+}
+
 }  // namespace
 }  // namespace gapless::torch_device

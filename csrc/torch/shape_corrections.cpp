@@ -1,5 +1,8 @@
 #include "torch/shape_corrections.h"
 
+#include <c10/core/MemoryFormat.h>
+
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,6 +41,36 @@ void batch_statistics(const c10::OperatorHandle& op, c10::ArrayRef<IValue> argum
   }
 }
 
+// The CPU convolves in channels-last order as soon as its input or its weight is in that order.
+void convolution_layout(c10::ArrayRef<IValue> arguments, size_t input, size_t results_with_layout,
+                        ResultShapes* results) {
+  std::optional<c10::MemoryFormat> format;
+  for (size_t i : {input, input + 1}) {
+    const auto suggested = arguments[i].toTensor().suggest_memory_format();
+    if (suggested != c10::MemoryFormat::Contiguous) format = suggested;
+  }
+  if (!format) return;
+  for (size_t i = 0; i < results_with_layout; ++i) {
+    TensorShape& shape = results->at(i).tensors[0];
+    if (!shape.defined) continue;
+    if (*format == c10::MemoryFormat::ChannelsLast && shape.sizes.size() == 4) {
+      shape.strides = c10::get_channels_last_strides_2d(shape.sizes);
+    } else if (*format == c10::MemoryFormat::ChannelsLast3d && shape.sizes.size() == 5) {
+      shape.strides = c10::get_channels_last_strides_3d(shape.sizes);
+    }
+  }
+}
+
+void convolution(const c10::OperatorHandle&, c10::ArrayRef<IValue> arguments,
+                 ResultShapes* results) {
+  convolution_layout(arguments, /*input=*/0, /*results_with_layout=*/1, results);
+}
+
+void convolution_backward(const c10::OperatorHandle&, c10::ArrayRef<IValue> arguments,
+                          ResultShapes* results) {
+  convolution_layout(arguments, /*input=*/1, /*results_with_layout=*/2, results);
+}
+
 }  // namespace
 
 void correct_shapes(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
@@ -47,6 +80,8 @@ void correct_shapes(const c10::OperatorHandle& op, c10::ArrayRef<IValue> argumen
       {"aten::_native_batch_norm_legit", batch_statistics},
       {"aten::_batch_norm_with_update", batch_statistics},
       {"aten::native_layer_norm", statistics_dtype},
+      {"aten::convolution", convolution},
+      {"aten::convolution_backward", convolution_backward},
   };
   const auto found = corrections->find(op.operator_name().name);
   if (found != corrections->end()) found->second(op, arguments, results);

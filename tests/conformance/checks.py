@@ -225,6 +225,7 @@ def _forward(op: OpInfo, samples: list[Sample]) -> Iterator[Callable[[], bool]]:
         def case(sample: Sample = sample) -> bool:
             expected, expected_arguments = _reference(op.op, sample)
             actual, arguments = _call(op.op, sample, DEVICE)
+            _check_device(actual, arguments)
             if op.name in UNINITIALISED:
                 compare(actual, expected, values=False)
                 return True
@@ -235,6 +236,15 @@ def _forward(op: OpInfo, samples: list[Sample]) -> Iterator[Callable[[], bool]]:
             return random
 
         yield case
+
+
+def _check_device(actual: Any, arguments: Any) -> None:
+    """Results of tensors on the device are on the device."""
+    given, got = tensors_of(arguments), tensors_of(actual)
+    if not any(tensor.device.type == "gapless" for tensor in given):
+        return
+    if any(tensor.device.type != "gapless" for tensor in got):
+        raise Mismatch("a result of tensors on the device is not on the device")
 
 
 def _compare_arguments(actual: Any, expected: Any) -> None:

@@ -49,8 +49,6 @@ def _compare_tensors(
             raise Mismatch(f"{where}: {what} {mine} instead of {theirs}")
     if expected.layout != torch.strided or expected.is_quantized:
         raise Mismatch(f"{where}: a {expected.layout} result is compared with nothing")
-    if actual.device.type == "cpu" and expected.numel() and values:
-        raise Mismatch(f"{where}: came back on the CPU")
     mine = actual.detach().cpu().resolve_conj().resolve_neg().contiguous()
     theirs = expected.detach().resolve_conj().resolve_neg().contiguous()
     if values:
@@ -90,6 +88,8 @@ def _compare_distribution(mine: torch.Tensor, theirs: torch.Tensor, where: str) 
     a, b = mine.double().flatten(), theirs.double().flatten()
     if not (a.isfinite().all() and b.isfinite().all()):
         return
-    spread = 8 * math.sqrt(float(a.var() + b.var()) / a.numel()) + 1e-6
+    # Dropout may draw one number for a whole channel, which are the dimensions after two.
+    draws = math.prod(mine.shape[:2]) if mine.dim() > 2 else mine.numel()
+    spread = 8 * math.sqrt(float(a.var() + b.var()) / draws) + 1e-6
     if abs(float(a.mean() - b.mean())) > spread:
         raise Mismatch(f"{where}: mean {a.mean():.4g} instead of {b.mean():.4g} of random numbers")
