@@ -16,6 +16,7 @@ class Reason:
     operator: str
     check: str
     cause: str
+    sometimes: bool = False  # a run without it is no news
 
     def covers(self, operator: str, check: str) -> bool:
         """Whether the failure of ``check`` (such as ``grad.float32``) is this one."""
@@ -33,7 +34,14 @@ def load(path: Path = PATH) -> list[Reason]:
         if not entry.get("cause", "").strip():
             raise ValueError(f"{path}: {entry.get('operators')} has no cause")
         for operator in entry["operators"]:
-            reasons.append(Reason(operator, entry.get("check", "*"), entry["cause"].strip()))
+            reasons.append(
+                Reason(
+                    operator,
+                    entry.get("check", "*"),
+                    entry["cause"].strip(),
+                    entry.get("sometimes", False),
+                )
+            )
     return reasons
 
 
@@ -63,6 +71,8 @@ def stale(results: list[dict[str, Any]], reasons: list[Reason]) -> list[str]:
     """Reasons whose operators were tried and do not fail."""
     found = []
     for reason in reasons:
+        if reason.sometimes:
+            continue
         tried = [r for r in results if fnmatch.fnmatchcase(r["operator"], reason.operator)]
         fails = any(
             reason.covers(result["operator"], check)
