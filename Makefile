@@ -29,9 +29,10 @@ INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
 SECONDS_EACH ?= 60
 PROGRAMS ?= 20000
+CONFORMANCE_ARGS ?=
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest random sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest conformance random sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -59,6 +60,9 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	python -m pytest $(PYTEST_ARGS)
+
+conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_ARGS='--only nn.*')
+	python -m tests.conformance $(CONFORMANCE_ARGS)
 
 random: $(INSTALLED) ## Compare random programs with the CPU, bit for bit (PROGRAMS=20000)
 	python -m tests.random --programs $(PROGRAMS)
