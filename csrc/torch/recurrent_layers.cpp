@@ -1,6 +1,6 @@
 // Recurrent layers over whole sequences, in the order of operators that the CPU has.
 //
-// On the CPU an LSTM in float32, bfloat16 or float16 is one oneDNN operator per layer and
+// On the CPU an LSTM in float32 is one oneDNN operator per layer and
 // direction; others, and every GRU, compute the input's share of the gates for all steps at once
 // and then go step by step. Packed sequences and projections go through PyTorch's own layers, which
 // use the cells of recurrent_cells.cpp.
@@ -80,10 +80,10 @@ Tensor sequence(const Tensor& input, const CellParameters& parameters, bool reve
   return at::stack(outputs, 0);
 }
 
+// In reduced precision oneDNN needs a processor that has instructions for it; steps do not.
 bool onednn_runs(const Tensor& input) {
-  const auto dtype = input.scalar_type();
   return at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN() &&
-         (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
+         input.scalar_type() == at::kFloat;
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& given, at::TensorList hx,

@@ -1,6 +1,7 @@
 #include "torch/shape_corrections.h"
 
 #include <c10/core/MemoryFormat.h>
+#include <c10/util/strides.h>
 
 #include <optional>
 #include <string>
@@ -29,10 +30,30 @@ void statistics_dtype(const c10::OperatorHandle&, c10::ArrayRef<IValue> argument
   for (size_t i : {1, 2}) results->at(i).tensors[0].dtype = mixed ? c10::kFloat : dtype;
 }
 
+std::vector<int64_t> contiguous(c10::IntArrayRef sizes) {
+  const auto strides = c10::contiguous_strides(sizes);
+  return {strides.begin(), strides.end()};
+}
+
+bool writes_outputs(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  return !arguments.empty() && arguments.back().is_out();
+}
+
 // In evaluation the CPU saves no statistics of a batch.
 void batch_statistics(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments,
                       ResultShapes* results) {
-  statistics_dtype(op, arguments, results);
+  if (!writes_outputs(op)) statistics_dtype(op, arguments, results);
+  if (writes_outputs(op)) {  // the shape functions of out= variants leave outputs as they are
+    const at::Tensor& input = arguments[0].toTensor();
+    const auto channels = input.dim() > 1 ? input.size(1) : 0;
+    results->at(0).tensors[0].sizes = input.sizes().vec();
+    results->at(0).tensors[0].strides = contiguous(input.sizes());
+    for (size_t i : {1, 2}) {
+      results->at(i).tensors[0].sizes = {channels};
+      results->at(i).tensors[0].strides = {1};
+    }
+  }
   const auto training = op.schema().argumentIndexWithName("training");
   if (!training || arguments[static_cast<size_t>(*training)].toBool()) return;
   for (size_t i : {1, 2}) {

@@ -161,9 +161,9 @@ def _call(function: Callable[..., Any], sample: Sample, device: str) -> tuple[An
     return function(arguments[0], *arguments[1], **arguments[2]), arguments
 
 
-def _arguments(sample: Sample, device: str) -> Any:
+def _arguments(sample: Sample, device: str, shift: int = 0) -> Any:
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return mirrored(tensor, device)
+        return mirrored(tensor, device, shift)
 
     rest = [list(sample.args), sample.kwargs]
     return [
@@ -207,16 +207,36 @@ def compare_on_cpu(actual: Any, expected: Any) -> None:
             raise Mismatch("differs")
 
 
+def _depends_on_memory(function: Callable[..., Any], sample: Sample, expected: Any) -> bool:
+    """Whether the CPU's own bits change with where in memory its arguments lie (LAPACK)."""
+    for shift in range(1, 16):
+        torch.manual_seed(7)
+        arguments = _arguments(sample, "cpu", shift)
+        try:
+            compare_on_cpu(function(arguments[0], *arguments[1], **arguments[2]), expected)
+        except Mismatch:
+            return True
+    return False
+
+
 def _matched(function: Callable[..., Any], sample: Sample, actual: Any, expected: Any) -> bool:
-    """Compare; true where the numbers are random and only their distribution was looked at."""
+    """Compare; true where the CPU does not repeat itself, and only less could be compared.
+
+    That is the distribution of random numbers, and all but the last bits where those depend on
+    where in memory arguments lie.
+    """
     try:
         compare(actual, expected)
+        return False
     except Mismatch:
-        if not _is_random(function, sample, expected):
+        if _depends_on_memory(function, sample, expected):
+            for mine, theirs in zip(tensors_of(actual), tensors_of(expected), strict=True):
+                torch.testing.assert_close(mine.cpu(), theirs, equal_nan=True)
+        elif _is_random(function, sample, expected):
+            compare(actual, expected, values=False)
+        else:
             raise
-        compare(actual, expected, values=False)
-        return True
-    return False
+    return True
 
 
 def _forward(op: OpInfo, samples: list[Sample]) -> Iterator[Callable[[], bool]]:

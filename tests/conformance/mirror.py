@@ -6,11 +6,12 @@ from typing import Any
 import torch
 
 
-def mirrored(tensor: torch.Tensor, device: str) -> torch.Tensor:
+def mirrored(tensor: torch.Tensor, device: str, shift: int = 0) -> torch.Tensor:
     """A leaf on ``device`` with the values, strides, offset and conjugate bits of a CPU tensor.
 
     The whole storage is copied, so that overlapping and strided layouts come out the same. Tensors
-    that have no strides (sparse, quantised) go through ``Tensor.to``.
+    that have no strides (sparse, quantised) go through ``Tensor.to``. The values begin ``shift``
+    elements later than the memory does.
     """
     requires_grad = tensor.requires_grad
     tensor = tensor.detach()
@@ -25,7 +26,9 @@ def mirrored(tensor: torch.Tensor, device: str) -> torch.Tensor:
     items = plain.untyped_storage().nbytes() // plain.element_size()
     flat = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage(), 0, (items,), (1,))
     moved = flat.to(device, copy=True)
-    copy = moved.as_strided(plain.size(), plain.stride(), plain.storage_offset())
+    if shift:
+        moved = torch.cat([moved.new_zeros(shift), moved])
+    copy = moved.as_strided(plain.size(), plain.stride(), plain.storage_offset() + shift)
     if negative:
         copy = torch._neg_view(copy)
     if conjugate:
