@@ -138,12 +138,12 @@ Stack run_out_on_host(const OpPlan& plan, c10::ArrayRef<IValue> arguments, c10::
   const OpPlan& functional = plan_of(*plan.functional);
   Stack inputs;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!plan.writes(i)) inputs.push_back(arguments[i]);
+    if (!plan.is_output(i)) inputs.push_back(arguments[i]);
   }
   const Stack results = run_on_host(*plan.functional, functional, inputs, device);
   Stack returned;
-  for (size_t i = 0; i < plan.written.size() && i < results.size(); ++i) {
-    const IValue& outputs = arguments[plan.written[i]];
+  for (size_t i = 0; i < plan.outputs.size() && i < results.size(); ++i) {
+    const IValue& outputs = arguments[plan.outputs[i]];
     store_resized(plan, results[i], outputs);
     if (i < plan.returned.size()) returned.push_back(outputs);
   }
@@ -154,7 +154,7 @@ void queue_functional(const OpPlan& plan, c10::ArrayRef<IValue> arguments, c10::
   Stack inputs;
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (plan.writes(i)) {
+    if (plan.is_output(i)) {
       outputs.push_back(arguments[i].toTensor());
     } else {
       inputs.push_back(arguments[i]);

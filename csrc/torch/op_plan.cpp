@@ -69,6 +69,7 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
     if (argument.alias_info() && argument.alias_info()->isWrite()) {
       plan->written.push_back(i);
       plan->is_out = plan->is_out || argument.is_out();
+      if (argument.is_out()) plan->outputs.push_back(i);
     }
     if (plan->generator < 0 && is_generator(argument)) plan->generator = static_cast<int>(i);
   }

@@ -24,6 +24,7 @@ struct OpPlan {
   bool is_out = false;      // an out= variant, whose outputs may come unsized
   bool has_shape_function = false;
   std::vector<size_t> written;      // arguments that are written to
+  std::vector<size_t> outputs;      // of those, the ones of an out= variant that it may resize
   std::vector<int> returned;        // per result: the argument that it is, or -1
   int generator = -1;               // the argument that takes a generator
   bool takes_host_tensors = false;  // indexing: CPU tensors of any size are welcome
@@ -36,8 +37,8 @@ struct OpPlan {
   bool gets_sized_outputs = false;
   bool sized_by_count = false;  // an output with as many elements keeps its shape
 
-  bool writes(size_t argument) const {
-    return std::find(written.begin(), written.end(), argument) != written.end();
+  bool is_output(size_t argument) const {
+    return std::find(outputs.begin(), outputs.end(), argument) != outputs.end();
   }
 };
 

@@ -42,7 +42,7 @@ void resize(const OpPlan& plan, const at::Tensor& output, const TensorShape& sha
 // itself, and no warning of the shape function about the size of outputs.
 torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
   torch::jit::Stack probe(arguments.begin(), arguments.end());
-  for (size_t i : plan.written) {
+  for (size_t i : plan.outputs) {
     probe[i] = mapped(arguments[i], c10::kMeta, [](const at::Tensor& output) {
       return at::empty({0}, output.options().device(c10::kMeta));
     });
@@ -55,7 +55,7 @@ torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> argume
 bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
                   c10::ArrayRef<IValue> arguments) {
   bool lookup = false, from_python = false;
-  for (size_t i : plan.written) {
+  for (size_t i : plan.outputs) {
     for_each_tensor(arguments[i], [&](const at::Tensor& output) {
       lookup |= may_misfit(plan, output);
       from_python |= output.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
@@ -70,15 +70,15 @@ bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
   } else if (plan.functional && plan_of(*plan.functional).kind == OpKind::kFunctional) {
     torch::jit::Stack inputs;
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!plan.writes(i)) inputs.push_back(arguments[i]);
+      if (!plan.is_output(i)) inputs.push_back(arguments[i]);
     }
     shapes = infer_shapes(*plan.functional, inputs);
   } else {
     return false;
   }
-  for (size_t r = 0; r < shapes->size() && r < plan.written.size(); ++r) {
+  for (size_t r = 0; r < shapes->size() && r < plan.outputs.size(); ++r) {
     size_t i = 0;
-    for_each_tensor(arguments[plan.written[r]], [&](const at::Tensor& output) {
+    for_each_tensor(arguments[plan.outputs[r]], [&](const at::Tensor& output) {
       const auto& tensors = (*shapes)[r].tensors;
       if (i < tensors.size()) resize(plan, output, tensors[i++]);
     });
