@@ -60,6 +60,7 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	python -m pytest $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim python -m pytest tests/device $(PYTEST_ARGS)
 
 conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_ARGS='--only nn.*')
 	python -m tests.conformance $(CONFORMANCE_ARGS)

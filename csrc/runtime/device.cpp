@@ -4,10 +4,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
-#include <unordered_map>
 
-#include "drivers/cpu/cpu_driver.h"
+#include "drivers/settings.h"
+#include "runtime/driver_choice.h"
 
 namespace gapless {
 namespace {
@@ -26,39 +27,15 @@ struct Process {
   std::vector<std::unique_ptr<Device>> devices;
 };
 
-uint64_t memory_limit() {
-  const char* text = std::getenv("GAPLESS_MEMORY_LIMIT");
-  if (!text || !*text) return 0;
-  char* end = nullptr;
-  const double number = std::strtod(text, &end);
-  std::string unit(end);
-  static const std::unordered_map<std::string, double> kUnits = {
-      {"", 1.0}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}};
-  if (!unit.empty() && (unit.back() == 'B' || unit.back() == 'b')) unit.pop_back();
-  if (!unit.empty() && unit.back() == 'i') unit.pop_back();
-  auto found = kUnits.find(unit);
-  if (end == text || number <= 0 || found == kUnits.end()) {
-    throw UsageError(std::string("GAPLESS_MEMORY_LIMIT=") + text +
-                     ": give bytes, or a number with K, M or G, such as 4G");
-  }
-  return static_cast<uint64_t>(number * found->second);
-}
-
 Process* start() {
   auto process = std::make_unique<Process>();
-  process->driver = cpu::driver();
-  if (const char* wanted = std::getenv("GAPLESS_DRIVER");
-      wanted && *wanted && std::string(wanted) != process->driver->name) {
-    throw UsageError(std::string("GAPLESS_DRIVER=") + wanted +
-                     ": no such driver; the ones built in are: cpu");
+  process->driver = &choose_driver();
+  uint64_t limit_bytes = 0;
+  try {
+    limit_bytes = settings::bytes("GAPLESS_MEMORY_LIMIT", 0);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
   }
-  if (process->driver->abi_version != GAPLESS_DRIVER_ABI_VERSION) {
-    throw UsageError(std::string("driver ") + process->driver->name + " has contract version " +
-                     std::to_string(process->driver->abi_version) + ", this gapless needs " +
-                     std::to_string(GAPLESS_DRIVER_ABI_VERSION));
-  }
-  if (process->driver->init() != GAPLESS_OK) throw UsageError(process->driver->last_error());
-  const uint64_t limit_bytes = memory_limit();
   for (int i = 0; i < process->driver->device_count(); ++i) {
     process->devices.push_back(std::make_unique<Device>(process->driver, i, limit_bytes));
   }
@@ -113,6 +90,10 @@ Stream& Device::pooled_stream(int priority) {
     lock.lock();
     pool_.push_back(&fresh);
     return fresh;
+  }
+  for (size_t tried = 0; tried < pool_.size(); ++tried) {
+    Stream* next = pool_[next_pooled_++ % pool_.size()];
+    if (next->priority() == priority) return *next;
   }
   return *pool_[next_pooled_++ % pool_.size()];
 }

@@ -18,11 +18,14 @@ class Device {
 
   int index() const { return index_; }
   const gapless_device_properties& properties() const { return properties_; }
+  bool memory_is_private() const { return properties_.memory_access == GAPLESS_MEMORY_PRIVATE; }
+  bool memory_is_shared() const { return properties_.memory_access == GAPLESS_MEMORY_SHARED; }
   Allocator& allocator() { return allocator_; }
 
   Stream& default_stream() { return stream(0); }
   Stream& stream(int index);
   // A stream that shares its thread with nothing, up to a limit; then the pool is gone round again.
+  // There, it prefers one of the same priority. Lower numbers are more urgent.
   Stream& pooled_stream(int priority);
   // A stream that shares its thread with nothing whatever the number: its work may have to wait for
   // another process.

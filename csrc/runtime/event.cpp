@@ -10,7 +10,8 @@ class TimestampWork final : public Work {
   explicit TimestampWork(std::shared_ptr<std::atomic<int64_t>> reached_ns)
       : Work(WorkKind::kWait, "event record"), reached_ns_(std::move(reached_ns)) {}
 
-  void run(const RunContext&) override { reached_ns_->store(now_ns(), std::memory_order_release); }
+  void run(const RunContext&) override {}
+  void ended(int64_t end_ns) override { reached_ns_->store(end_ns, std::memory_order_release); }
 
  private:
   std::shared_ptr<std::atomic<int64_t>> reached_ns_;
@@ -20,11 +21,14 @@ class WaitWork final : public Work {
  public:
   explicit WaitWork(EventMark mark) : Work(WorkKind::kWait, "event wait"), mark_(std::move(mark)) {}
 
-  void run(const RunContext&) override {
+  void run(const RunContext&) override {}
+
+  int64_t await() override {
     mark_.stream->wait(mark_.place);
     if (auto failure = mark_.stream->failure_at(mark_.place)) {
       throw InheritedFailure{std::move(failure)};
     }
+    return mark_.stream->end_ns_of(mark_.place);
   }
 
  private:

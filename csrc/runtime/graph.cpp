@@ -10,10 +10,24 @@ class ReplayWork final : public Work {
   ReplayWork(std::shared_ptr<const GraphBody> body, RunContext context)
       : Work(WorkKind::kReplay, "graph replay"), body_(std::move(body)), context_(context) {}
 
-  void run(const RunContext&) override {
+  WorkCost cost() const override {
+    WorkCost total;
+    for (const auto& work : body_->works) {
+      const WorkCost cost = work->cost();
+      total.operators += cost.operators;
+      total.bytes += cost.bytes;
+      total.flops += cost.flops;
+    }
+    return total;
+  }
+
+  void run(const RunContext& here) override {
+    RunContext context = context_;
+    context.device = here.device;
+    context.stream = here.stream;
     for (const auto& work : body_->works) {
       try {
-        work->run(context_);
+        work->run(context);
       } catch (const InheritedFailure&) {
         throw;
       } catch (const std::exception& error) {

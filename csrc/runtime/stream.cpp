@@ -14,6 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kReportedKept = 64;
+constexpr size_t kEndsKept = 1024;
 
 std::atomic<void (*)()> g_thread_start_hook{nullptr};
 thread_local int64_t t_step = -1;
@@ -45,7 +46,7 @@ Stream::~Stream() { stop(0); }
 
 uint64_t Stream::submit(std::unique_ptr<Work> work) {
   work->step = t_step;
-  if (recorder::is_on()) work->submit_ns = now_ns();
+  if (recorder::is_on() || driver_->work_begin) work->submit_ns = now_ns();
   std::unique_lock lock(queue_mutex_);
   if (capture_owner_) {
     work->captured = true;
@@ -78,7 +79,7 @@ void Stream::loop() {
   const std::string name = "gapless:" + std::to_string(device_) + "/" + std::to_string(index_);
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
   if (auto* hook = g_thread_start_hook.load()) hook();
-  driver_->stream_enter(device_, index_);
+  driver_->stream_enter(device_, index_, priority_);
   while (true) {
     Work* batch = nullptr;
     {
@@ -114,14 +115,23 @@ void Stream::run_one(Work* work) {
     std::lock_guard lock(failure_mutex_);
     if (failure_) ++failure_->skipped;
   } else {
-    const int64_t start_ns = work->submit_ns ? now_ns() : 0;
+    const bool own_time = driver_->work_begin != nullptr;
+    bool begun = false;
+    gapless_work_times times{};
     auto failure_of = [](const char* message) {
       auto failure = std::make_shared<Failure>();
       failure->message = message;
       return failure;
     };
     try {
-      work->run(RunContext{});
+      const int64_t ready_ns = work->await();
+      if (own_time) {
+        begin(*work, ready_ns);
+        begun = true;
+      } else if (work->submit_ns) {
+        times.start_ns = now_ns();
+      }
+      work->run(RunContext{device_, index_});
     } catch (const InheritedFailure& inherited) {
       fail(*work, std::make_shared<Failure>(*inherited.failure));
     } catch (const std::exception& error) {
@@ -129,14 +139,38 @@ void Stream::run_one(Work* work) {
     } catch (...) {
       fail(*work, failure_of("an exception of an unknown type"));
     }
-    if (start_ns && recorder::is_on()) {
-      records_.add(
-          Record{place, work->step, work->name, work->kind, work->submit_ns, start_ns, now_ns()});
+    if (begun) {
+      driver_->work_end(device_, index_, &times);
+      std::lock_guard lock(ends_mutex_);
+      ends_.resize(kEndsKept);
+      ends_[place % kEndsKept] = {place, times.end_ns};
+    } else if (times.start_ns || work->kind == WorkKind::kWait) {
+      times.end_ns = now_ns();
+    }
+    work->ended(times.end_ns);
+    if (times.start_ns && recorder::is_on()) {
+      records_.add(Record{place, work->step, work->name, work->kind, work->submit_ns,
+                          times.start_ns, times.end_ns});
     }
   }
   // Before the completion is published: whoever sees it may reuse what the work refers to.
   delete work;
   publish(place);
+}
+
+void Stream::begin(const Work& work, int64_t ready_ns) {
+  const WorkCost cost = work.cost();
+  const gapless_work info{work.name,      static_cast<int32_t>(work.kind),
+                          cost.operators, work.submit_ns,
+                          ready_ns,       cost.bytes,
+                          cost.flops};
+  driver_->work_begin(device_, index_, &info);
+}
+
+int64_t Stream::end_ns_of(uint64_t place) const {
+  std::lock_guard lock(ends_mutex_);
+  const End& end = ends_.empty() ? End{} : ends_[place % kEndsKept];
+  return end.place == place ? end.end_ns : 0;
 }
 
 void Stream::fail(const Work& work, std::shared_ptr<Failure> failure) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "drivers/driver.h"
 #include "runtime/failure.h"
@@ -44,6 +45,10 @@ class Stream {
   // `tick`, where given, is called about every 50 ms and may throw (a signal arrived).
   void wait_on_host(uint64_t place, void (*tick)() = nullptr);
 
+  // When the device was done with a recent place, in a driver's own time; 0 where that is long ago
+  // or the device's time is the host's.
+  int64_t end_ns_of(uint64_t place) const;
+
   // Hands the failure over and forgets it, where one happened at or before `place`. What had been
   // submitted by now is not run any more: it may depend on the failed work.
   std::shared_ptr<const Failure> take_failure(uint64_t place);
@@ -64,6 +69,7 @@ class Stream {
  private:
   void loop();
   void run_one(Work* work);
+  void begin(const Work& work, int64_t ready_ns);
   void fail(const Work& work, std::shared_ptr<Failure> failure);
   void publish(uint64_t place);
 
@@ -101,6 +107,14 @@ class Stream {
 
   std::shared_ptr<GraphBody> capture_owner_;
   std::atomic<GraphBody*> capture_{nullptr};
+
+  // The last places' ends, kept where the driver has a time of its own.
+  struct End {
+    uint64_t place = 0;
+    int64_t end_ns = 0;
+  };
+  mutable std::mutex ends_mutex_;
+  std::vector<End> ends_;
 
   RecordRing records_;
 };

@@ -17,8 +17,18 @@ enum class WorkKind : int32_t {
   kWait = 5,
 };
 
-// What a replay tells the works of its graph: where its random numbers start.
+// What a driver whose time is not the host's has to know of a work.
+struct WorkCost {
+  uint32_t operators = 0;
+  uint64_t bytes = 0;
+  double flops = 0;
+};
+
+// Where a work runs, and what a replay tells the works of its graph: where its random numbers
+// start.
 struct RunContext {
+  int device = 0;
+  int stream = 0;
   uint64_t rng_seed = 0;
   uint64_t rng_offset = 0;
 };
@@ -33,6 +43,12 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   virtual void run(const RunContext& context) = 0;
+  // Before `run`: blocks until what the work waits for on another stream is reached, and returns
+  // when that was, or 0.
+  virtual int64_t await() { return 0; }
+  // After `run`: when the device was done with it.
+  virtual void ended(int64_t) {}
+  virtual WorkCost cost() const { return {}; }
   // Operands' dtypes and shapes, for an error's text. Called only after a failure.
   virtual std::string operands() const { return {}; }
 
@@ -42,7 +58,7 @@ class Work {
   const char* name;  // lives as long as the process
   uint64_t id = 0;   // place in the stream's order, from 1
   int64_t step = -1;
-  int64_t submit_ns = 0;  // 0 while the recorder is off
+  int64_t submit_ns = 0;  // 0 while the recorder is off and the device's time is the host's
   const char* site = "";  // where it was submitted; lives as long as the process
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "runtime/device.h"
 #include "torch/allocator.h"
 
 namespace gapless::torch_device {
@@ -33,8 +34,30 @@ c10::Storage unowned(void* address, size_t bytes, c10::Device device) {
 
 at::Tensor alias_on_cpu(const at::Tensor& tensor) {
   const auto& storage = tensor.storage();
-  return over(unowned(storage.mutable_data(), storage.nbytes(), c10::kCPU), c10::DispatchKey::CPU,
-              tensor, tensor.storage_offset());
+  auto* address = static_cast<char*>(storage.mutable_data());
+  if (address && tensor.device().is_privateuseone()) {
+    address += device(tensor.device().index()).properties().kernel_offset_bytes;
+  }
+  return over(unowned(address, storage.nbytes(), c10::kCPU), c10::DispatchKey::CPU, tensor,
+              tensor.storage_offset());
+}
+
+bool is_alias(const at::Tensor& cpu_tensor) {
+  return cpu_tensor.has_storage() && !cpu_tensor.storage().data_ptr().get_context();
+}
+
+at::Tensor alias_at(const at::Tensor& alias, const c10::Storage& owner, void* address,
+                    size_t bytes) {
+  c10::DataPtr data(address, c10::kCPU);
+  if (owner) {
+    data = c10::DataPtr(
+        address, new c10::Storage(owner),
+        [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::kCPU);
+  }
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), /*allocator=*/nullptr,
+      /*resizable=*/false));
+  return over(std::move(storage), c10::DispatchKey::CPU, alias, 0);
 }
 
 at::Tensor alias_as_meta(const at::Tensor& tensor) {

@@ -11,8 +11,18 @@
 
 namespace gapless::torch_device {
 
-// A CPU tensor over the device tensor's memory, with its layout, conjugate and negative bits.
+// A CPU tensor over the tensor's memory, with its layout, conjugate and negative bits. For a device
+// tensor it holds the address under which kernels on a stream's thread reach the memory; where none
+// does (see drivers/driver.h), the device address, for Staging to replace.
 at::Tensor alias_on_cpu(const at::Tensor& tensor);
+
+// Whether the tensor is such an alias, rather than a snapshot that owns its memory.
+bool is_alias(const at::Tensor& cpu_tensor);
+
+// The alias with its first element at `address`, where there are `bytes`, which `owner` (if any)
+// keeps.
+at::Tensor alias_at(const at::Tensor& alias, const c10::Storage& owner, void* address,
+                    size_t bytes);
 
 // A tensor without memory with the same layout, for shape inference. `tensor` may live anywhere.
 at::Tensor alias_as_meta(const at::Tensor& tensor);

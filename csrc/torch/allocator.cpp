@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "runtime/device.h"
+#include "torch/copy.h"
 #include "torch/errors.h"
 #include "torch/wait.h"
 
@@ -37,8 +38,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
 
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
-    wait_for(current_stream(current_device()));
-    std::memcpy(destination, source, bytes);
+    if (bytes == 0) return;
+    copy_bytes_on_device(destination, source, bytes,
+                         {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device())});
   }
 
   bool initialized() override { return gapless::initialized(); }

@@ -1,5 +1,6 @@
 #include "torch/copy.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -11,6 +12,7 @@
 #include "torch/errors.h"
 #include "torch/graph_capture.h"
 #include "torch/host_allocator.h"
+#include "torch/staging.h"
 #include "torch/submit.h"
 #include "torch/wait.h"
 
@@ -23,49 +25,116 @@ constexpr size_t kSnapshotBytes = 1u << 20;
 
 const char* const kNames[] = {"copy host to device", "copy device to host", "copy on device"};
 
+// One end of a copy: the tensor as kernels see it and, on a device, the address that is the
+// driver's.
+struct End {
+  at::Tensor alias;
+  void* address;
+  int device;  // -1: the host
+
+  // The memory stays by stream order, or because the caller sees to it.
+  static End borrowed(const at::Tensor& tensor) { return End(tensor, alias_on_cpu(tensor)); }
+  // The host's tensor, kept by the work.
+  static End owned(const at::Tensor& snapshot) { return End(snapshot, snapshot); }
+
+  End(const at::Tensor& tensor, at::Tensor alias)
+      : alias(std::move(alias)),
+        address(const_cast<void*>(tensor.const_data_ptr())),
+        device(tensor.device().is_privateuseone() ? tensor.device().index() : -1) {}
+
+  // The alias at the driver's address, for Staging.
+  at::Tensor driver_alias() const { return alias_at(alias, {}, address, alias.storage().nbytes()); }
+};
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
 class CopyWork final : public Work {
  public:
-  CopyWork(gapless_copy_kind direction, const Stream& stream, at::Tensor source,
-           at::Tensor destination)
+  CopyWork(gapless_copy_kind direction, End source, End destination)
       : Work(static_cast<WorkKind>(static_cast<int>(WorkKind::kCopyToDevice) + direction),
              kNames[direction]),
         direction_(direction),
-        device_(stream.device()),
-        stream_(stream.index()),
         source_(std::move(source)),
-        destination_(std::move(destination)) {
-    plain_ =
-        source_.dtype() == destination_.dtype() && source_.sizes() == destination_.sizes() &&
-        source_.strides() == destination_.strides() && source_.is_non_overlapping_and_dense() &&
-        source_.is_conj() == destination_.is_conj() && source_.is_neg() == destination_.is_neg();
+        destination_(std::move(destination)),
+        plain_(same_layout(source_.alias, destination_.alias)) {}
+
+  void run(const RunContext& context) override {
+    if (plain_) {
+      copy_bytes(context);
+    } else {
+      convert(context);
+    }
   }
 
-  void run(const RunContext&) override {
-    if (!plain_) {
-      destination_.copy_(source_);
-      return;
-    }
-    const auto status = driver().copy(device_, stream_, destination_.mutable_data_ptr(),
-                                      source_.const_data_ptr(), destination_.nbytes(), direction_);
-    if (status != GAPLESS_OK) throw DeviceError(driver().last_error());
+  WorkCost cost() const override {
+    if (!by_kernel()) return {};
+    return {1, source_.alias.nbytes() + destination_.alias.nbytes(), 0};
   }
 
   std::string operands() const override {
-    return std::string(c10::toString(source_.scalar_type())) + c10::str(source_.sizes()) + " to " +
-           c10::toString(destination_.scalar_type()) + c10::str(destination_.sizes());
+    const at::Tensor& from = source_.alias;
+    const at::Tensor& to = destination_.alias;
+    return std::string(c10::toString(from.scalar_type())) + c10::str(from.sizes()) + " to " +
+           c10::toString(to.scalar_type()) + c10::str(to.sizes());
   }
 
  private:
-  gapless_copy_kind direction_;
-  int device_;
-  int stream_;
-  bool plain_;
-  at::Tensor source_;
-  at::Tensor destination_;
-};
+  bool by_kernel() const {
+    return !plain_ && direction_ == GAPLESS_DEVICE_TO_DEVICE &&
+           !device(source_.device).memory_is_private();
+  }
 
-// A CPU tensor over the same memory; the caller sees to it that the memory stays.
-at::Tensor borrowed(const at::Tensor& cpu_tensor) { return alias_on_cpu(cpu_tensor); }
+  void copy_bytes(const RunContext& context) {
+    const uint64_t bytes = destination_.alias.nbytes();
+    const bool peers = direction_ == GAPLESS_DEVICE_TO_DEVICE && source_.device != context.device;
+    if (peers && driver().copy_peer) {
+      check(driver().copy_peer(context.device, context.stream, destination_.address, source_.device,
+                               source_.address, bytes));
+    } else if (peers) {
+      const auto between = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+      void* address = between.mutable_data_ptr();
+      check(driver().copy(source_.device, context.stream, address, source_.address, bytes,
+                          GAPLESS_DEVICE_TO_HOST));
+      check(driver().copy(context.device, context.stream, destination_.address, address, bytes,
+                          GAPLESS_HOST_TO_DEVICE));
+    } else {
+      check(driver().copy(context.device, context.stream, destination_.address, source_.address,
+                          bytes, direction_));
+    }
+  }
+
+  // Other dtypes or layouts: in place where a kernel reaches both ends, else through host buffers.
+  void convert(const RunContext& context) {
+    try {
+      if (by_kernel() || device(context.device).memory_is_shared()) {
+        destination_.alias.copy_(source_.alias);
+        return;
+      }
+      Staging staging(context.device, context.stream);
+      if (source_.device >= 0) staging.add(source_.driver_alias(), /*written=*/false);
+      if (destination_.device >= 0) staging.add(destination_.driver_alias(), /*written=*/true);
+      staging.fetch();
+      const at::Tensor to = destination_.device >= 0 ? staging.staged(destination_.driver_alias())
+                                                     : destination_.alias;
+      to.copy_(source_.device >= 0 ? staging.staged(source_.driver_alias()) : source_.alias);
+      staging.write_back();
+    } catch (const c10::Error& error) {
+      throw DeviceError(error.what_without_backtrace());
+    }
+  }
+
+  static void check(gapless_status status) {
+    if (status != GAPLESS_OK) throw DeviceError(driver().last_error());
+  }
+
+  gapless_copy_kind direction_;
+  End source_;
+  End destination_;
+  bool plain_;
+};
 
 bool pinned(const at::Tensor& cpu_tensor) {
   return cpu_tensor.has_storage() && is_pinned(cpu_tensor.storage().data());
@@ -79,37 +148,41 @@ void keep_pinned(Stream& stream, const at::Tensor& tensor) {
 void copy_to_device(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   Stream& stream = stream_for(destination.device());
   note_use(stream, destination);
-  auto queue = [&](at::Tensor from) {
-    submit(stream, std::make_unique<CopyWork>(GAPLESS_HOST_TO_DEVICE, stream, std::move(from),
-                                              alias_on_cpu(destination)));
+  auto queue = [&](End from) {
+    submit(stream, std::make_unique<CopyWork>(GAPLESS_HOST_TO_DEVICE, std::move(from),
+                                              End::borrowed(destination)));
   };
   if (non_blocking && pinned(source)) {
     keep_pinned(stream, source);
-    queue(borrowed(source));
+    queue(End::borrowed(source));
   } else if (non_blocking || stream.capturing() || source.nbytes() <= kSnapshotBytes) {
-    queue(snapshot(source));
+    queue(End::owned(snapshot(source)));
   } else {
     count_departure("copy host to device", "a blocking copy of more than 1 MiB waits");
-    queue(borrowed(source));
+    queue(End::borrowed(source));
     synchronize(stream);
   }
+}
+
+void submit_to_host(Stream& stream, const at::Tensor& source, const at::Tensor& destination) {
+  note_use(stream, source);
+  submit(stream, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_HOST, End::borrowed(source),
+                                            End::borrowed(destination)));
 }
 
 void copy_to_host(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   Stream& stream = stream_for(source.device());
   const bool asynchronous = non_blocking && pinned(destination);
   if (!asynchronous && stream.capturing()) synchronize(stream, "a blocking copy to the host");
-  note_use(stream, source);
   if (asynchronous) keep_pinned(stream, destination);
-  submit(stream, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_HOST, stream, alias_on_cpu(source),
-                                            borrowed(destination)));
+  submit_to_host(stream, source, destination);
   if (asynchronous) return;
   count_departure("copy device to host", non_blocking ? "non_blocking needs a pinned destination"
                                                       : "a blocking copy waits");
   synchronize(stream);
 }
 
-void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+void submit_on_device(const at::Tensor& source, const at::Tensor& destination) {
   Stream& to = stream_for(destination.device());
   Stream& from = stream_for(source.device());
   Event ready(false), taken(false);
@@ -119,12 +192,36 @@ void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
   }
   note_use(to, source);
   note_use(to, destination);
-  submit(to, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_DEVICE, to, alias_on_cpu(source),
-                                        alias_on_cpu(destination)));
+  submit(to, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_DEVICE, End::borrowed(source),
+                                        End::borrowed(destination)));
   if (&from != &to) {
     taken.record(to);
     translated([&] { submit_wait(from, taken.mark()); });
   }
+}
+
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  if (source.device() == destination.device() || same_layout(source, destination)) {
+    submit_on_device(source, destination);
+    return;
+  }
+  // Between devices only bytes travel: the source's device converts, the destination's scatters.
+  const auto options = source.options().dtype(destination.scalar_type());
+  at::Tensor sent = source;
+  if (source.dtype() != destination.dtype() || !source.is_contiguous() || source.is_conj() ||
+      source.is_neg()) {
+    const c10::DeviceGuard guard(source.device());
+    sent = at::empty(source.sizes(), options);
+    submit_on_device(source, sent);
+  }
+  const c10::DeviceGuard guard(destination.device());
+  if (same_layout(sent, destination)) {
+    submit_on_device(sent, destination);
+    return;
+  }
+  const auto arrived = at::empty(source.sizes(), options.device(destination.device()));
+  submit_on_device(sent, arrived);
+  submit_on_device(arrived, destination);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
@@ -176,29 +273,36 @@ void copy(const at::Tensor& self, const at::Tensor& destination, bool non_blocki
   }
 }
 
-void copy_bytes_on_device(const c10::Storage& source, const c10::DataPtr& destination,
-                          size_t bytes) {
+void copy_bytes_on_device(void* destination, const void* source, size_t bytes, c10::Device device) {
   if (bytes == 0) return;
-  Stream& stream = stream_for(source.device());
+  Stream& stream = stream_for(device);
   auto bytes_over = [&](void* address) {
-    auto storage =
-        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                              c10::DataPtr(address, c10::kCPU), nullptr, false);
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-        caffe2::TypeMeta::Make<uint8_t>());
+        c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                           bytes, c10::DataPtr(address, device),
+                                                           nullptr, false)),
+        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<uint8_t>());
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(bytes)});
-    return tensor;
+    return End::borrowed(tensor);
   };
-  submit(stream, std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_DEVICE, stream,
-                                            bytes_over(source.mutable_data()),
-                                            bytes_over(destination.get())));
+  submit(stream,
+         std::make_unique<CopyWork>(GAPLESS_DEVICE_TO_DEVICE, bytes_over(const_cast<void*>(source)),
+                                    bytes_over(destination)));
 }
 
 at::Tensor read(const at::Tensor& tensor, const char* what) {
   Stream& stream = stream_for(tensor.device());
+  if (device(tensor.device().index()).memory_is_shared()) {
+    synchronize(stream, what);
+    return alias_on_cpu(tensor).clone();
+  }
+  refuse_in_capture(stream, what);
+  auto out = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  if (tensor.is_conj()) out._set_conj(true);
+  if (tensor.is_neg()) out._set_neg(true);
+  submit_to_host(stream, tensor, out);
   synchronize(stream, what);
-  return alias_on_cpu(tensor).clone();
+  return out;
 }
 
 }  // namespace gapless::torch_device

@@ -7,8 +7,19 @@ namespace {
 
 std::mutex g_mutex;
 std::map<std::pair<std::string, std::string>, uint64_t> g_counts;
+std::map<std::string, uint64_t> g_staged;
 
 }  // namespace
+
+void count_staged(const char* operation) {
+  std::lock_guard lock(g_mutex);
+  ++g_staged[operation];
+}
+
+std::map<std::string, uint64_t> staged() {
+  std::lock_guard lock(g_mutex);
+  return g_staged;
+}
 
 void count_departure(const std::string& operation, const std::string& reason) {
   std::lock_guard lock(g_mutex);
@@ -23,6 +34,7 @@ std::map<std::pair<std::string, std::string>, uint64_t> departures() {
 void reset_departures() {
   std::lock_guard lock(g_mutex);
   g_counts.clear();
+  g_staged.clear();
 }
 
 }  // namespace gapless::torch_device

@@ -1,4 +1,4 @@
-// Departures from the asynchronous path, counted by operation and reason.
+// What to improve, counted: departures from the asynchronous path, and operators by host copies.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,11 @@
 #include <utility>
 
 namespace gapless::torch_device {
+
+// An operator whose operands went through host copies, since only copies reach the device's memory:
+// what a driver still needs a program for.
+void count_staged(const char* operation);
+std::map<std::string, uint64_t> staged();
 
 void count_departure(const std::string& operation, const std::string& reason);
 

@@ -16,7 +16,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "torch/alias.h"
+#include "torch/copy.h"
 #include "torch/departures.h"
 #include "torch/submit.h"
 #include "torch/wait.h"
@@ -104,9 +104,9 @@ at::Tensor& set_nothing(at::Tensor& self) {
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {
-  synchronize(stream_for(self.device()), "reading a value (item, bool, int, float)");
+  const at::Tensor value = read(self, "reading a value (item, bool, int, float)");
   count_departure("aten::_local_scalar_dense", "the host reads a value");
-  return at::native::_local_scalar_dense_cpu(alias_on_cpu(self));
+  return at::native::_local_scalar_dense_cpu(value);
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {

@@ -1,11 +1,11 @@
 #include "torch/fallback.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <optional>
 
 #include "torch/alias.h"
@@ -66,9 +66,9 @@ IValue allocate(const ResultShape& result, c10::Device device, std::vector<at::T
   return list;
 }
 
-void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<IValue> arguments,
-               c10::Device device, const std::vector<at::Tensor>& outputs) {
-  Stream& stream = stream_for(device);
+std::unique_ptr<OpWork> make_work(Stream& stream, const c10::OperatorHandle& op, const OpPlan& plan,
+                                  c10::ArrayRef<IValue> arguments, c10::Device device,
+                                  const std::vector<at::Tensor>& outputs) {
   auto alias = [&](const at::Tensor& tensor) {
     if (!tensor.device().is_privateuseone()) return snapshot(tensor);
     note_use(stream, tensor);
@@ -81,7 +81,7 @@ void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<
   for (const auto& output : outputs) {
     queued_outputs.push_back(output.defined() ? alias(output) : output);
   }
-  auto work = std::make_unique<OpWork>(plan.name, op, std::move(queued), std::move(queued_outputs));
+  auto work = std::make_unique<OpWork>(plan, op, std::move(queued), std::move(queued_outputs));
   if (plan.generator >= 0) {
     const auto at = static_cast<size_t>(plan.generator);
     const IValue& given = arguments[at];
@@ -96,30 +96,29 @@ void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<
           as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator()).take());
     }
   }
-  submit(stream, std::move(work));
+  if (gapless::device(device.index()).memory_is_private()) count_staged(plan.name);
+  return work;
 }
 
-// Waits for the stream, runs the CPU kernel here, and brings fresh results to the device.
+void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<IValue> arguments,
+               c10::Device device, const std::vector<at::Tensor>& outputs) {
+  Stream& stream = stream_for(device);
+  submit(stream, make_work(stream, op, plan, arguments, device, outputs));
+}
+
+// Waits for the operator's results, and brings fresh ones to the device. The kernel runs on the
+// stream's thread all the same: only there is the memory within its reach.
 Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
                   c10::ArrayRef<IValue> arguments, c10::Device device) {
   Stream& stream = stream_for(device);
-  synchronize(stream, plan.name);
+  refuse_in_capture(stream, plan.name);
   count_departure(plan.name, plan.host_reason);
-  Stack stack;
-  for (const auto& value : arguments) {
-    stack.push_back(mapped(value, c10::kCPU, [](const at::Tensor& tensor) {
-      return tensor.device().is_privateuseone() ? alias_on_cpu(tensor) : tensor;
-    }));
-  }
-  if (plan.generator >= 0) {
-    auto& given = stack[static_cast<size_t>(plan.generator)];
-    auto& ours = as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator());
-    given = cpu_generator(ours.take(), /*captured=*/false, RunContext{});
-  }
-  {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  }
+  auto returned = std::make_shared<Stack>();
+  auto work = make_work(stream, op, plan, arguments, device, {});
+  work->return_to(returned);
+  submit(stream, std::move(work));
+  synchronize(stream, plan.name);
+  Stack stack = std::move(*returned);
   auto to_device = [&](const at::Tensor& result) {
     auto out = at::empty_strided(result.sizes(), result.strides(), result.options().device(device));
     copy(result, out, /*non_blocking=*/true);

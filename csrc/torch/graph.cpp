@@ -65,7 +65,8 @@ void Graph::replay() {
     if (body_->rng_offsets > 0) {
       const auto index = static_cast<c10::DeviceIndex>(device_->index());
       const auto ticket = as_ours(default_generator(index)).take(body_->rng_offsets);
-      context = {ticket.seed, ticket.offset};
+      context.rng_seed = ticket.seed;
+      context.rng_offset = ticket.offset;
     }
     const int64_t begin_ns = submission_begins();
     last->second = submit_replay(stream, body_, context, traced_submit_site());
@@ -103,7 +104,8 @@ void Graph::keep_on(Stream& stream) {
   for (const auto& entry : body_->kept) {
     const auto& data = entry.second.data_ptr();
     if (data.get_deleter() != &delete_block || !data.get_context()) continue;
-    device_->allocator().record_use(static_cast<Block*>(data.get_context()), &stream);
+    auto* block = static_cast<Block*>(data.get_context());
+    device(block->stream->device()).allocator().record_use(block, &stream);
   }
 }
 

@@ -61,7 +61,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     const c10::DeviceGuard guard(storage.device());
     auto fresh = c10::GetAllocator(c10::kPrivateUse1)->allocate(bytes);
-    copy_bytes_on_device(storage, fresh, std::min(storage.nbytes(), bytes));
+    copy_bytes_on_device(fresh.get(), storage.data(), std::min(storage.nbytes(), bytes),
+                         storage.device());
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
     storage.unsafeGetStorageImpl()->set_nbytes(bytes);
   }

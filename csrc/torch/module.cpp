@@ -15,6 +15,7 @@
 
 #include "drivers/cpu/cores.h"
 #include "runtime/device.h"
+#include "runtime/driver_choice.h"
 #include "runtime/recorder.h"
 #include "torch/departures.h"
 #include "torch/distributed/bindings.h"
@@ -51,7 +52,7 @@ py::dict properties(int index) {
     out["name"] = from.name;
     out["total_memory_bytes"] = from.total_memory_bytes;
     out["cores"] = from.cores;
-    out["memory_is_host_addressable"] = from.memory_is_host_addressable != 0;
+    out["memory_is_host_addressable"] = from.memory_access == GAPLESS_MEMORY_SHARED;
     return out;
   });
 }
@@ -173,5 +174,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("debug_dump", &Graph::debug_dump);
   bind_distributed(m);
   m.def("departures", &list_departures);
+  m.def("staged_operators", &staged);
+  m.def("announce_driver", &announce_driver);
   m.def("reset_departures", &reset_departures);
 }

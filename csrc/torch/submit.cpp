@@ -1,12 +1,16 @@
 #include "torch/submit.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
 #include "torch/alias.h"
+#include "torch/arguments.h"
+#include "torch/cost.h"
 #include "torch/errors.h"
 #include "torch/graph_capture.h"
 #include "torch/profiler.h"
+#include "torch/staging.h"
 #include "torch/submit_site.h"
 #include "torch/wait.h"
 
@@ -57,9 +61,10 @@ void submit(Stream& stream, std::unique_ptr<Work> work) {
   if (blocking && !stream.capturing()) synchronize(stream);
 }
 
-OpWork::OpWork(const char* work_name, c10::OperatorHandle op, torch::jit::Stack arguments,
+OpWork::OpWork(const OpPlan& plan, c10::OperatorHandle op, torch::jit::Stack arguments,
                std::vector<at::Tensor> outputs)
-    : Work(WorkKind::kOp, work_name),
+    : Work(WorkKind::kOp, plan.name),
+      plan_(plan),
       op_(std::move(op)),
       arguments_(std::move(arguments)),
       outputs_(std::move(outputs)) {}
@@ -70,33 +75,64 @@ void OpWork::use_random_numbers(size_t argument, RandomTicket ticket) {
 }
 
 void OpWork::run(const RunContext& context) {
+  const Device& here = device(context.device);
+  // What the host asked for needs a value; everything else may be left out on such a device.
+  if (!here.properties().computes && !results_) return;
   // A copy: a captured work runs again, and a failed one still has to tell its operands.
   torch::jit::Stack stack = arguments_;
   if (random_argument_ >= 0) {
     stack[static_cast<size_t>(random_argument_)] = cpu_generator(ticket_, captured, context);
   }
   try {
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-    store(stack);
+    if (here.memory_is_private()) {
+      run_staged(&stack, context);
+    } else {
+      run_kernel(&stack, outputs_);
+    }
   } catch (const c10::Error& error) {
     throw DeviceError(error.what_without_backtrace());  // the backtrace is this thread's, of no use
   }
+  if (results_) *results_ = std::move(stack);
 }
 
-void OpWork::store(const torch::jit::Stack& stack) {
-  if (outputs_.empty()) return;
+void OpWork::run_kernel(torch::jit::Stack* stack, const std::vector<at::Tensor>& outputs) {
+  op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  store(*stack, outputs);
+}
+
+void OpWork::run_staged(torch::jit::Stack* stack, const RunContext& context) {
+  Staging staging(context.device, context.stream);
+  for (size_t i = 0; i < stack->size(); ++i) {
+    const bool written =
+        std::find(plan_.written.begin(), plan_.written.end(), i) != plan_.written.end();
+    for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) { staging.add(tensor, written); });
+  }
+  for (const at::Tensor& output : outputs_) staging.add(output, /*written=*/true);
+  staging.fetch();
+  auto staged = [&](const at::Tensor& tensor) { return staging.staged(tensor); };
+  for (auto& value : *stack) value = mapped(value, c10::kCPU, staged);
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& output : outputs_) outputs.push_back(staging.staged(output));
+  run_kernel(stack, outputs);
+  staging.write_back();
+}
+
+WorkCost OpWork::cost() const { return cost_of(plan_.name, arguments_, outputs_); }
+
+void OpWork::store(const torch::jit::Stack& stack, const std::vector<at::Tensor>& outputs) {
+  if (outputs.empty()) return;
   std::vector<at::Tensor> results;
   for (const auto& value : stack) flatten(value, &results);
-  TORCH_CHECK(results.size() == outputs_.size(), "returned ", results.size(),
-              " tensors where its shape function gave ", outputs_.size());
+  TORCH_CHECK(results.size() == outputs.size(), "returned ", results.size(),
+              " tensors where its shape function gave ", outputs.size());
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!outputs_[i].defined()) continue;
-    TORCH_CHECK(results[i].sizes() == outputs_[i].sizes(), "result ", i, " has shape ",
-                results[i].sizes(), " where its shape function gave ", outputs_[i].sizes());
-    TORCH_CHECK(results[i].scalar_type() == outputs_[i].scalar_type(), "result ", i, " is ",
+    if (!outputs[i].defined()) continue;
+    TORCH_CHECK(results[i].sizes() == outputs[i].sizes(), "result ", i, " has shape ",
+                results[i].sizes(), " where its shape function gave ", outputs[i].sizes());
+    TORCH_CHECK(results[i].scalar_type() == outputs[i].scalar_type(), "result ", i, " is ",
                 results[i].scalar_type(), " where its shape function gave ",
-                outputs_[i].scalar_type());
-    outputs_[i].copy_(results[i]);
+                outputs[i].scalar_type());
+    outputs[i].copy_(results[i]);
   }
 }
 

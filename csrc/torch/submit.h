@@ -4,12 +4,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/device.h"
 #include "runtime/work.h"
 #include "torch/generator.h"
+#include "torch/op_plan.h"
 
 namespace gapless::torch_device {
 
@@ -23,20 +25,27 @@ void submit(Stream& stream, std::unique_ptr<Work> work);
 class OpWork final : public Work {
  public:
   // `outputs`, where given, receive the results (flattened, in order; undefined ones are skipped).
-  OpWork(const char* work_name, c10::OperatorHandle op, torch::jit::Stack arguments,
+  OpWork(const OpPlan& plan, c10::OperatorHandle op, torch::jit::Stack arguments,
          std::vector<at::Tensor> outputs);
 
+  // The host waits for what the kernel returns; it is put here.
+  void return_to(std::shared_ptr<torch::jit::Stack> results) { results_ = std::move(results); }
   void use_random_numbers(size_t argument, RandomTicket ticket);
   void run(const RunContext& context) override;
+  WorkCost cost() const override;
   std::string operands() const override;
 
  private:
+  void run_kernel(torch::jit::Stack* stack, const std::vector<at::Tensor>& outputs);
+  void run_staged(torch::jit::Stack* stack, const RunContext& context);
   // Copies the results into the outputs.
-  void store(const torch::jit::Stack& stack);
+  static void store(const torch::jit::Stack& stack, const std::vector<at::Tensor>& outputs);
 
+  const OpPlan& plan_;
   c10::OperatorHandle op_;
   torch::jit::Stack arguments_;
   std::vector<at::Tensor> outputs_;
+  std::shared_ptr<torch::jit::Stack> results_;
   int random_argument_ = -1;
   RandomTicket ticket_;
 };

@@ -28,19 +28,21 @@ void wait_unlocked(Stream& stream, uint64_t place) {
   }
 }
 
-void refuse_in_capture(Stream& stream, const char* what) {
-  if (!stream.capturing()) return;
-  throw UsageError(std::string(what) +
-                   " needs the host to wait for the device, which cannot be captured in a graph: "
-                   "nothing is executed during capture. Keep the value on the device, or do this "
-                   "outside the capture");
-}
-
 void report(std::shared_ptr<const Failure> failure) {
   if (failure) throw DeviceError(failure->text());
 }
 
 }  // namespace
+
+void refuse_in_capture(Stream& stream, const char* what) {
+  if (!stream.capturing()) return;
+  translated([&] {
+    throw UsageError(
+        std::string(what) +
+        " needs the host to wait for the device, which cannot be captured in a graph: nothing is "
+        "executed during capture. Keep the value on the device, or do this outside the capture");
+  });
+}
 
 void synchronize(Stream& stream, const char* what) {
   translated([&] {

@@ -14,6 +14,9 @@ void synchronize(Stream& stream, const char* what = "synchronize");
 void synchronize(Device& device);
 void synchronize(const EventMark& mark);
 
+// Throws UsageError, naming `what`, where the stream captures a graph.
+void refuse_in_capture(Stream& stream, const char* what);
+
 // The same without asking for failures, for waits that the user did not ask for.
 void wait_for(Stream& stream);
 void wait_for(Stream& stream, uint64_t place);

@@ -18,7 +18,18 @@ ENVIRONMENT = {
     "GAPLESS_DRIVER": "the driver under the device",
     "GAPLESS_LAUNCH_BLOCKING": "1: each operation is waited for",
     "GAPLESS_MEMORY_LIMIT": "memory that the device may take",
+    "GAPLESS_NUM_DEVICES": "how many devices there are",
     "GAPLESS_RECORD": "folder to record the whole process into",
+    "GAPLESS_SIM_COPY_GBPS": "speed of the simulated device's copies",
+    "GAPLESS_SIM_COPY_LATENCY_US": "latency of the simulated device's copies",
+    "GAPLESS_SIM_LAUNCH_US": "the simulated device's launch latency",
+    "GAPLESS_SIM_MEMORY": "memory of a simulated device",
+    "GAPLESS_SIM_MEMORY_GBPS": "speed of the simulated device's memory",
+    "GAPLESS_SIM_NUMERICS": "exact, or none: operators only take time",
+    "GAPLESS_SIM_OP_US": "time of each operator on the simulated device",
+    "GAPLESS_SIM_PEER_GBPS": "speed of copies between simulated devices",
+    "GAPLESS_SIM_TFLOPS": "arithmetic of the simulated device",
+    "GAPLESS_SIM_WORK_US": "stated times on the simulated device, by the work's name",
     "GAPLESS_TRACE_SUBMIT": "1: errors name the callers of the line that submitted the work, too",
 }
 """The environment variables that gapless reads, as in the table of README.md."""

@@ -22,3 +22,12 @@ def counts() -> tuple[Departure, ...]:
 def reset() -> None:
     """Start counting from zero."""
     _C.reset_departures()
+
+
+def staged_operators() -> dict[str, int]:
+    """Operators whose operands went through host copies, and how often.
+
+    Where only a driver's copies reach the device's memory, PyTorch's CPU kernels compute on such
+    copies: right, asynchronous, and slow. These are the ones that want a program of the driver's.
+    """
+    return dict(_C.staged_operators())

@@ -16,7 +16,7 @@ def register() -> None:
     from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
     from gapless import device
-    from gapless.device import distributed, sharing
+    from gapless.device import distributed, sharing, vendor_drivers
     from gapless.device.after_import import after_import
 
     torch._register_device_module("gapless", device)  # type: ignore[no-untyped-call]
@@ -26,6 +26,7 @@ def register() -> None:
     after_import("torch._dynamo.device_interface", _register_with_dynamo)
     # Before the interpreter goes: a stream's thread must not outlive what its work refers to.
     atexit.register(_shut_down)
+    vendor_drivers.announce_wanted()
     if os.environ.get("GAPLESS_RECORD"):
         from gapless.profile.environment import start_if_asked
 

@@ -45,10 +45,10 @@ def test_import_starts_neither_threads_nor_driver():
 
 def test_properties():
     properties = torch.gapless.get_device_properties()
-    assert properties.driver == "cpu"
+    assert properties.driver in ("cpu", "sim", "copy_only")
     assert properties.cores >= 1
-    assert properties.memory_is_host_addressable
-    assert torch.gapless.get_device_name() == "gapless cpu"
+    assert properties.memory_is_host_addressable == (properties.driver == "cpu")
+    assert torch.gapless.get_device_name() == properties.name
     with pytest.raises(RuntimeError, match="there is no device gapless:9; there are 1"):
         torch.gapless.get_device_properties(9)
 

@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 "${CXX:-g++}" -std=c++20 -O1 -g "-fsanitize=$1" -fno-sanitize-recover=all -Icsrc \
-	tests/native/stress.cpp csrc/runtime/*.cpp csrc/drivers/cpu/*.cpp -o "$2" -ldl -lpthread
+	tests/native/stress.cpp csrc/runtime/*.cpp csrc/drivers/*.cpp csrc/drivers/*/*.cpp -o "$2" -ldl -lpthread

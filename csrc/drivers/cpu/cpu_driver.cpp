@@ -1,27 +1,27 @@
 #include "drivers/cpu/cpu_driver.h"
 
-#include <dlfcn.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "drivers/cpu/cores.h"
+#include "drivers/cpu/thread_team.h"
+#include "drivers/settings.h"
 
 namespace gapless::cpu {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2u << 20;
+constexpr int kMaxDevices = 64;
 
 thread_local std::string t_error;
 CorePlan g_plan;
+std::vector<std::vector<int>> g_device_cores;  // per device
 int g_nice = -5;
 
 gapless_status fail(gapless_status status, std::string text) {
@@ -58,34 +58,43 @@ gapless_status memory_info(int, uint64_t* free_bytes, uint64_t* total_bytes) {
   return GAPLESS_OK;
 }
 
+// Each device gets its share of the device's cores, or all of them where there are too few.
+void share_cores(int devices) {
+  const auto& cores = g_plan.device_cores;
+  const size_t share = cores.size() / static_cast<size_t>(devices);
+  for (int i = 0; i < devices; ++i) {
+    const auto first = cores.begin() + static_cast<std::ptrdiff_t>(share) * i;
+    g_device_cores.push_back(
+        share == 0 ? cores : std::vector<int>(first, first + static_cast<std::ptrdiff_t>(share)));
+  }
+}
+
 gapless_status init() {
   try {
     g_plan = plan_cores();
+    g_nice = static_cast<int>(settings::whole("GAPLESS_DEVICE_NICE", g_nice, -20, 19));
+    share_cores(static_cast<int>(settings::whole("GAPLESS_NUM_DEVICES", 1, 1, kMaxDevices)));
   } catch (const std::exception& error) {
     return fail(GAPLESS_INVALID_ARGUMENT, error.what());
-  }
-  if (const char* nice = std::getenv("GAPLESS_DEVICE_NICE"); nice && *nice) {
-    char* end = nullptr;
-    const long value = std::strtol(nice, &end, 10);
-    if (*end || value < -20 || value > 19) {
-      return fail(GAPLESS_INVALID_ARGUMENT, std::string("GAPLESS_DEVICE_NICE=") + nice +
-                                                ": give a whole number from -20 to 19");
-    }
-    g_nice = static_cast<int>(value);
   }
   return GAPLESS_OK;
 }
 
-int device_count() { return 1; }
+int device_count() { return static_cast<int>(g_device_cores.size()); }
 
 gapless_status device_properties(int device, gapless_device_properties* out) {
-  if (device != 0) return fail(GAPLESS_INVALID_ARGUMENT, "the cpu driver has one device, 0");
+  if (device < 0 || device >= device_count()) {
+    return fail(GAPLESS_INVALID_ARGUMENT, "the cpu driver has no device " + std::to_string(device) +
+                                              "; GAPLESS_NUM_DEVICES gives it " +
+                                              std::to_string(device_count()));
+  }
   std::memset(out, 0, sizeof(*out));
   std::strncpy(out->name, "gapless cpu", sizeof(out->name) - 1);
   uint64_t free_bytes = 0;
   memory_info(device, &free_bytes, &out->total_memory_bytes);
-  out->cores = static_cast<uint32_t>(g_plan.device_cores.size());
-  out->memory_is_host_addressable = 1;
+  out->cores = static_cast<uint32_t>(g_device_cores[static_cast<size_t>(device)].size());
+  out->memory_access = GAPLESS_MEMORY_SHARED;
+  out->computes = 1;
   return GAPLESS_OK;
 }
 
@@ -125,25 +134,8 @@ gapless_status host_free(void* address, uint64_t) {
   return GAPLESS_OK;
 }
 
-// The thread team belongs to PyTorch's own OpenMP and MKL: linking another copy would set the
-// thread count of a runtime that no kernel uses, so they are looked up where torch loaded them.
-void set_team_size(int threads) {
-  if (auto set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) {
-    set(threads);
-  }
-  if (auto set = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"))) {
-    set(threads);
-  }
-}
-
-gapless_status stream_enter(int, int) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int core : g_plan.device_cores) CPU_SET(core, &set);
-  // Best effort: a container may forbid it, and the device works without. The team inherits it.
-  sched_setaffinity(0, sizeof(set), &set);
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), g_nice);
-  set_team_size(static_cast<int>(g_plan.device_cores.size()));
+gapless_status stream_enter(int device, int, int priority) {
+  place_thread(g_device_cores[static_cast<size_t>(device)], std::clamp(g_nice + priority, -20, 19));
   return GAPLESS_OK;
 }
 
@@ -151,6 +143,11 @@ void stream_leave(int, int) {}
 
 gapless_status copy(int, int, void* destination, const void* source, uint64_t bytes,
                     gapless_copy_kind) {
+  std::memmove(destination, source, bytes);
+  return GAPLESS_OK;
+}
+
+gapless_status copy_peer(int, int, void* destination, int, const void* source, uint64_t bytes) {
   std::memmove(destination, source, bytes);
   return GAPLESS_OK;
 }
@@ -171,6 +168,9 @@ const gapless_driver kDriver = {
     stream_enter,
     stream_leave,
     copy,
+    copy_peer,
+    nullptr,  // its time is the time that host code takes
+    nullptr,
     last_error,
 };
 
