@@ -17,12 +17,17 @@ void checked(gapless_status status) {
 Operands::Operands(const Stream& stream)
     : device_(stream.device()),
       stream_(stream.index()),
-      staging_(!device(stream.device()).properties().memory_is_host_addressable) {}
+      staging_(!device(stream.device()).memory_is_shared()) {}
 
 Operands::~Operands() { free_staged(); }
 
 void Operands::add(const at::Tensor& device_tensor, Access access) {
-  aliases_.push_back(alias_on_cpu(device_tensor));
+  at::Tensor alias = alias_on_cpu(device_tensor);
+  // Copies take the driver's own address.
+  if (staging_) {
+    alias = alias_at(alias, {}, const_cast<void*>(device_tensor.const_data_ptr()), alias.nbytes());
+  }
+  aliases_.push_back(std::move(alias));
   accesses_.push_back(access);
 }
 
