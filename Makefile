@@ -27,6 +27,8 @@ CREATED := $(VENV)/.created
 PREPARED := $(VENV)/.prepared
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
+# These start processes with drivers of their own choice.
+DRIVERS_OF_THEIR_OWN := $(addprefix --ignore=tests/device/test_,drivers.py several_devices.py process.py)
 SECONDS_EACH ?= 60
 PROGRAMS ?= 20000
 CONFORMANCE_ARGS ?=
@@ -60,7 +62,9 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	python -m pytest $(PYTEST_ARGS)
-	GAPLESS_DRIVER=sim python -m pytest tests/device $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim python -m pytest tests/device $(DRIVERS_OF_THEIR_OWN) $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 python -m pytest tests/random \
+		tests/ecosystem/test_generators.py $(PYTEST_ARGS)
 
 conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_ARGS='--only nn.*')
 	python -m tests.conformance $(CONFORMANCE_ARGS)
