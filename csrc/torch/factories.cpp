@@ -1,6 +1,7 @@
 // Tensors without work: allocation, views, resizing, and reading one value.
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -55,7 +56,15 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size,
                          std::optional<c10::MemoryFormat> format) {
   const c10::DeviceGuard guard(self.device());
-  return at::native::resize_(self, C10_AS_INTARRAYREF_SLOW(size), format);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  // The storage first: PyTorch would copy what it holds on the host, past the queue.
+  const auto& storage = self.storage();
+  const auto bytes = at::detail::computeStorageNbytesContiguous(
+      sizes, self.itemsize(), static_cast<size_t>(self.storage_offset()));
+  if (c10::multiply_integers(sizes) > 0 && bytes > storage.nbytes() && storage.resizable()) {
+    at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(storage, bytes);
+  }
+  return at::native::resize_(self, sizes, format);
 }
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,

@@ -130,3 +130,13 @@ def test_running_out_of_memory_leaves_the_graphs_memory_alone():
         """
     )
     assert done.stdout == "3.0 0.0\n", done.stderr
+
+
+def test_growing_a_tensor_keeps_what_queued_work_will_have_written():
+    block = torch.full((600, 600), 1e-3, device="gapless")
+    x = torch.zeros(4, device="gapless")
+    for _ in range(20):
+        block = block @ block  # the writes below are still queued when the tensor grows
+    x.add_(3)
+    x.resize_(2_000_000)
+    assert x[:4].tolist() == [3.0] * 4
