@@ -114,8 +114,8 @@ typedef struct gapless_driver {
    * do not overlap. On the stream's thread; returns when the bytes have arrived. */
   gapless_status (*copy)(int device, int stream, void* destination, const void* source,
                          uint64_t bytes, gapless_copy_kind kind);
-  /* Copies from another device's memory to this one's, on a stream of this one. NULL where `copy`
-   * through host memory has to do. */
+  /* Copies from another device's memory to this one's, on a stream of this one. NULL where two
+   * copies through pinned host memory have to do. */
   gapless_status (*copy_peer)(int device, int stream, void* destination, int source_device,
                               const void* source, uint64_t bytes);
 

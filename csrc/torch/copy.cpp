@@ -89,17 +89,9 @@ class CopyWork final : public Work {
 
   void copy_bytes(const RunContext& context) {
     const uint64_t bytes = destination_.alias.nbytes();
-    const bool peers = direction_ == GAPLESS_DEVICE_TO_DEVICE && source_.device != context.device;
-    if (peers && driver().copy_peer) {
+    if (direction_ == GAPLESS_DEVICE_TO_DEVICE && source_.device != context.device) {
       check(driver().copy_peer(context.device, context.stream, destination_.address, source_.device,
                                source_.address, bytes));
-    } else if (peers) {
-      const auto between = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-      void* address = between.mutable_data_ptr();
-      check(driver().copy(source_.device, context.stream, address, source_.address, bytes,
-                          GAPLESS_DEVICE_TO_HOST));
-      check(driver().copy(context.device, context.stream, destination_.address, address, bytes,
-                          GAPLESS_HOST_TO_DEVICE));
     } else {
       check(driver().copy(context.device, context.stream, destination_.address, source_.address,
                           bytes, direction_));
@@ -200,9 +192,32 @@ void submit_on_device(const at::Tensor& source, const at::Tensor& destination) {
   }
 }
 
-void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
-  if (source.device() == destination.device() || same_layout(source, destination)) {
+// Between devices whose driver has no copy of its own for that: each half on its device's stream.
+void copy_through_host(const at::Tensor& source, const at::Tensor& destination) {
+  const auto between = at::empty_strided(source.sizes(), source.strides(),
+                                         source.options().device(at::kCPU).pinned_memory(true));
+  copy_to_host(source, between, /*non_blocking=*/true);
+  Event arrived(false);
+  arrived.record(stream_for(source.device()));
+  translated([&] { submit_wait(stream_for(destination.device()), arrived.mark()); });
+  copy_to_device(between, destination, /*non_blocking=*/true);
+}
+
+void copy_between_devices(const at::Tensor& source, const at::Tensor& destination) {
+  if (driver().copy_peer) {
     submit_on_device(source, destination);
+  } else {
+    copy_through_host(source, destination);
+  }
+}
+
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  if (source.device() == destination.device()) {
+    submit_on_device(source, destination);
+    return;
+  }
+  if (same_layout(source, destination)) {
+    copy_between_devices(source, destination);
     return;
   }
   // Between devices only bytes travel: the source's device converts, the destination's scatters.
@@ -216,11 +231,11 @@ void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
   }
   const c10::DeviceGuard guard(destination.device());
   if (same_layout(sent, destination)) {
-    submit_on_device(sent, destination);
+    copy_between_devices(sent, destination);
     return;
   }
   const auto arrived = at::empty(source.sizes(), options.device(destination.device()));
-  submit_on_device(sent, arrived);
+  copy_between_devices(sent, arrived);
   submit_on_device(arrived, destination);
 }
 

@@ -14,7 +14,10 @@
 
 #include "drivers/driver.h"
 
-#define TOTAL_BYTES (2ull << 30)
+#define TOTAL_BYTES (2ull << 30) /* of all devices together */
+#ifndef DEVICES
+#define DEVICES 1
+#endif
 
 struct range {
   char* shown;
@@ -35,10 +38,10 @@ static gapless_status fail(gapless_status status, const char* text) {
 
 static gapless_status init(void) { return GAPLESS_OK; }
 
-static int device_count(void) { return 1; }
+static int device_count(void) { return DEVICES; }
 
 static gapless_status device_properties(int device, gapless_device_properties* out) {
-  if (device != 0) return fail(GAPLESS_INVALID_ARGUMENT, "there is one device, number 0");
+  if (device < 0 || device >= DEVICES) return fail(GAPLESS_INVALID_ARGUMENT, "no such device");
   memset(out, 0, sizeof(*out));
   strcpy(out->name, "copy-only example");
   out->total_memory_bytes = TOTAL_BYTES;

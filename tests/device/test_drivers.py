@@ -12,16 +12,20 @@ ROOT = Path(__file__).parents[2]
 USE = "import torch; print((torch.ones(3, device='gapless') + 1).tolist())"
 
 
-@pytest.fixture(scope="session")
-def copy_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(folder: Path, *options: str) -> Path:
     """The example driver, whose memory only its copies reach, as a shared object."""
-    target = tmp_path_factory.mktemp("driver") / "copy_only_driver.so"
+    target = folder / "copy_only_driver.so"
     source = ROOT / "examples/driver/copy_only_driver.c"
     compiler = shutil.which("cc") or "gcc"
     warnings = ["-Wall", "-Wextra", "-Werror"]
     command = [compiler, "-std=c11", "-O1", *warnings, "-shared", "-fPIC", f"-I{ROOT / 'csrc'}"]
-    subprocess.run([*command, str(source), "-o", str(target)], check=True)
+    subprocess.run([*command, *options, str(source), "-o", str(target)], check=True)
     return target
+
+
+@pytest.fixture(scope="session")
+def copy_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("driver"))
 
 
 def test_an_unknown_driver():
@@ -214,3 +218,24 @@ def test_the_simulators_memory_is_its_own_limit():
     )
     assert "wanted 64.00 MiB" in done.stdout, done.stderr
     assert "limit 32.00 MiB" in done.stdout
+
+
+def test_peers_without_a_copy_of_their_own_go_through_the_host(tmp_path):
+    done = run(
+        """
+        import torch
+        host = torch.randn(40, 30)
+        a = host.to("gapless:0")
+        b = torch.zeros(40, 30, device="gapless:1")
+        for _ in range(20):
+            a.add_(1)
+            b.copy_(a)
+            a.mul_(1)
+            host.add_(1)
+        assert torch.equal(b.cpu(), host)
+        assert torch.equal(a.t()[1:].to("gapless:1", torch.float64).cpu(), host.t()[1:].double())
+        print("equal")
+        """,
+        GAPLESS_DRIVER=str(compiled(tmp_path, "-DDEVICES=2")),
+    )
+    assert done.stdout == "equal\n", done.stderr

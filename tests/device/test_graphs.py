@@ -182,3 +182,19 @@ def test_a_bound_replay_records_its_event():
     assert counter.item() == 4
     with pytest.raises(TypeError, match=r"torch\.Event"):
         torch.gapless.Graph().bind_replay(None)
+
+
+def test_timed_events_of_a_capture_are_reached_at_each_replay():
+    block = torch.full((300, 300), 1e-3, device="gapless")
+    start = torch.Event("gapless", enable_timing=True)
+    end = torch.Event("gapless", enable_timing=True)
+    graph = torch.accelerator.Graph()
+    with torch.Stream("gapless"), graph:
+        start.record()
+        block @ block
+        end.record()
+    with pytest.raises(RuntimeError, match="synchronize them first"):
+        start.elapsed_time(end)
+    graph.replay()
+    torch.accelerator.synchronize()
+    assert start.elapsed_time(end) >= 0
