@@ -32,9 +32,11 @@ DRIVERS_OF_THEIR_OWN := $(addprefix --ignore=tests/device/test_,drivers.py sever
 SECONDS_EACH ?= 60
 PROGRAMS ?= 20000
 CONFORMANCE_ARGS ?=
+# A variable of bash as well, so that only what make is told on its command line counts.
+SECONDS_SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest conformance random sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest conformance random soak sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -71,6 +73,9 @@ conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_A
 
 random: $(INSTALLED) ## Compare random programs with the CPU, bit for bit (PROGRAMS=20000)
 	python -m tests.random --programs $(PROGRAMS)
+
+soak: $(INSTALLED) ## Run everything at once for an hour, looking for leaks and hangs (SECONDS=3600)
+	python -m tests.soak --seconds $(SECONDS_SOAK)
 
 sanitize: ## Stress the runtime under ThreadSanitizer and AddressSanitizer (SECONDS_EACH=60)
 	mkdir -p build

@@ -37,6 +37,16 @@ void Counter::remove(int64_t amount) {
   freed += amount;
 }
 
+void Counters::add(const Block& block, int64_t amount) {
+  all.add(amount);
+  (block.small ? small : large).add(amount);
+}
+
+void Counters::remove(const Block& block, int64_t amount) {
+  all.remove(amount);
+  (block.small ? small : large).remove(amount);
+}
+
 Allocator::Allocator(const gapless_driver* driver, int device, uint64_t limit_bytes)
     : driver_(driver), device_(device), limit_bytes_(limit_bytes) {
   pools_[0] = std::make_unique<Pool>();
@@ -59,6 +69,7 @@ Block* Allocator::allocate(uint64_t bytes, Stream* stream) {
   if (!block) {
     // Once more, after everything queued has ended and the cache has gone back to the driver.
     ++stats_.retries;
+    ++stats_.drains;
     lock.unlock();
     if (drain_) drain_(device_);
     lock.lock();
@@ -71,12 +82,13 @@ Block* Allocator::allocate(uint64_t bytes, Stream* stream) {
   }
   if (!block) refuse(rounded);
   block->allocated = true;
+  ++block->pool->blocks;
   block->requested_bytes = bytes;
-  stats_.allocations.add(1);
-  stats_.active.add(1);
-  stats_.allocated_bytes.add(static_cast<int64_t>(block->bytes));
-  stats_.active_bytes.add(static_cast<int64_t>(block->bytes));
-  stats_.requested_bytes.add(static_cast<int64_t>(bytes));
+  stats_.allocations.add(*block, 1);
+  stats_.active.add(*block, 1);
+  stats_.allocated_bytes.add(*block, static_cast<int64_t>(block->bytes));
+  stats_.active_bytes.add(*block, static_cast<int64_t>(block->bytes));
+  stats_.requested_bytes.add(*block, static_cast<int64_t>(bytes));
   return block;
 }
 
@@ -89,7 +101,7 @@ Block* Allocator::take_cached(Pool& pool, Stream* stream, uint64_t bytes) {
   // A large block is not spent on a small tensor that may outlive it by far.
   if (bytes < kSmallLimitBytes && (*found)->bytes > kSmallSegmentBytes) return nullptr;
   Block* block = *found;
-  pool.free_blocks.erase(found);
+  erase_free(block);
   return split(block, bytes);
 }
 
@@ -100,18 +112,19 @@ Block* Allocator::split(Block* block, uint64_t bytes) {
   rest->bytes = block->bytes - bytes;
   rest->stream = block->stream;
   rest->pool = block->pool;
+  rest->small = block->small;
   rest->previous = block;
   rest->next = block->next;
   if (rest->next) rest->next->previous = rest;
   block->next = rest;
   block->bytes = bytes;
-  block->pool->free_blocks.insert(rest);
+  insert_free(rest);
   return block;
 }
 
 uint64_t Allocator::limit_left(uint64_t driver_free_bytes) const {
   if (!limit_bytes_) return driver_free_bytes;
-  const auto reserved = static_cast<uint64_t>(stats_.reserved_bytes.current);
+  const auto reserved = static_cast<uint64_t>(stats_.reserved_bytes.all.current);
   return std::min(driver_free_bytes, limit_bytes_ > reserved ? limit_bytes_ - reserved : 0);
 }
 
@@ -122,13 +135,14 @@ Block* Allocator::take_segment(Pool& pool, Stream* stream, uint64_t bytes) {
   void* address = nullptr;
   if (driver_->memory_alloc(device_, size, &address) != GAPLESS_OK) return nullptr;
   ++stats_.driver_allocations;
-  stats_.segments.add(1);
-  stats_.reserved_bytes.add(static_cast<int64_t>(size));
   auto* block = new Block;
   block->address = address;
   block->bytes = size;
   block->stream = stream;
   block->pool = &pool;
+  block->small = bytes < kSmallLimitBytes;
+  stats_.segments.add(*block, 1);
+  stats_.reserved_bytes.add(*block, static_cast<int64_t>(size));
   return split(block, bytes);
 }
 
@@ -136,8 +150,8 @@ void Allocator::refuse(uint64_t bytes) {
   ++stats_.out_of_memory;
   uint64_t free_bytes = 0, total_bytes = 0;
   driver_->memory_info(device_, &free_bytes, &total_bytes);
-  const auto reserved = static_cast<uint64_t>(stats_.reserved_bytes.current);
-  const auto allocated = static_cast<uint64_t>(stats_.allocated_bytes.current);
+  const auto reserved = static_cast<uint64_t>(stats_.reserved_bytes.all.current);
+  const auto allocated = static_cast<uint64_t>(stats_.allocated_bytes.all.current);
   throw OutOfMemory("gapless:" + std::to_string(device_) + " is out of memory: wanted " +
                     mib(bytes) + ", free " + mib(limit_left(free_bytes)) + ", reserved " +
                     mib(reserved) + " (" + mib(allocated) + " of it in tensors), limit " +
@@ -157,9 +171,9 @@ void Allocator::record_use(Block* block, Stream* stream) {
 void Allocator::free(Block* block) {
   std::lock_guard lock(mutex_);
   block->allocated = false;
-  stats_.allocations.remove(1);
-  stats_.allocated_bytes.remove(static_cast<int64_t>(block->bytes));
-  stats_.requested_bytes.remove(static_cast<int64_t>(block->requested_bytes));
+  stats_.allocations.remove(*block, 1);
+  stats_.allocated_bytes.remove(*block, static_cast<int64_t>(block->bytes));
+  stats_.requested_bytes.remove(*block, static_cast<int64_t>(block->requested_bytes));
   if (!block->used_by.empty()) {
     Deferred deferred{block, {}};
     for (Stream* stream : block->used_by) {
@@ -183,12 +197,15 @@ void Allocator::take_deferred() {
 }
 
 void Allocator::give_back(Block* block) {
-  stats_.active.remove(1);
-  stats_.active_bytes.remove(static_cast<int64_t>(block->bytes));
+  stats_.active.remove(*block, 1);
+  stats_.active_bytes.remove(*block, static_cast<int64_t>(block->bytes));
   Pool& pool = *block->pool;
-  auto mergeable = [&](Block* other) {
-    return other && !other->allocated && pool.free_blocks.erase(other) == 1;
-  };
+  --pool.blocks;
+  if (pool.id != 0 && pool.users == 0) {
+    block->pool = pools_[0].get();
+    forget_if_unused(pool);
+  }
+  auto mergeable = [&](Block* other) { return other && !other->allocated && erase_free(other); };
   if (mergeable(block->previous)) {
     Block* previous = block->previous;
     previous->bytes += block->bytes;
@@ -204,7 +221,23 @@ void Allocator::give_back(Block* block) {
     if (block->next) block->next->previous = block;
     delete next;
   }
-  pool.free_blocks.insert(block);
+  insert_free(block);
+}
+
+void Allocator::insert_free(Block* block) {
+  block->pool->free_blocks.insert(block);
+  if (!block->previous && !block->next) return;
+  stats_.inactive_split.add(*block, 1);
+  stats_.inactive_split_bytes.add(*block, static_cast<int64_t>(block->bytes));
+}
+
+bool Allocator::erase_free(Block* block) {
+  if (block->pool->free_blocks.erase(block) == 0) return false;
+  if (block->previous || block->next) {
+    stats_.inactive_split.remove(*block, 1);
+    stats_.inactive_split_bytes.remove(*block, static_cast<int64_t>(block->bytes));
+  }
+  return true;
 }
 
 void Allocator::release_free_segments(Pool& pool) {
@@ -218,8 +251,8 @@ void Allocator::release_free_segments(Pool& pool) {
     at = pool.free_blocks.erase(at);
     driver_->memory_free(device_, block->address, block->bytes);
     ++stats_.driver_frees;
-    stats_.segments.remove(1);
-    stats_.reserved_bytes.remove(static_cast<int64_t>(block->bytes));
+    stats_.segments.remove(*block, 1);
+    stats_.reserved_bytes.remove(*block, static_cast<int64_t>(block->bytes));
     delete block;
   }
 }
@@ -233,7 +266,7 @@ void Allocator::empty_cache() {
 void Allocator::release_unused_segments() {
   // A pool that a graph still uses keeps its memory: a replay writes to blocks that are free here.
   for (auto& entry : pools_) {
-    if (entry.first == 0 || entry.second->users == 0) release_free_segments(*entry.second);
+    if (entry.second->users == 0) release_free_segments(*entry.second);
   }
 }
 
@@ -247,44 +280,52 @@ uint64_t Allocator::new_pool() {
 
 void Allocator::retain_pool(uint64_t id) {
   std::lock_guard lock(mutex_);
-  auto found = pools_.find(id);
-  if (id == 0 || found == pools_.end()) {
+  if (id == 0 || id >= next_pool_) {
     throw UsageError("memory pool " + std::to_string(id) + " does not exist on this device");
   }
-  ++found->second->users;
+  auto& pool = pools_[id];  // one that was forgotten begins anew
+  if (!pool) {
+    pool = std::make_unique<Pool>();
+    pool->id = id;
+  }
+  ++pool->users;
 }
 
 void Allocator::release_pool(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto found = pools_.find(id);
   if (found == pools_.end()) return;
-  // Tensors that outlive the graph keep their blocks, so the pool itself stays.
-  if (--found->second->users == 0) release_free_segments(*found->second);
+  Pool& pool = *found->second;
+  if (--pool.users > 0) return;
+  release_free_segments(pool);
+  for (Block* block : std::vector<Block*>(pool.free_blocks.begin(), pool.free_blocks.end())) {
+    erase_free(block);
+    block->pool = pools_[0].get();
+    insert_free(block);
+  }
+  forget_if_unused(pool);
+}
+
+void Allocator::forget_if_unused(Pool& pool) {
+  // Tensors that outlive their graphs keep the pool as long as they live.
+  if (pool.id != 0 && pool.users == 0 && pool.blocks == 0) pools_.erase(pool.id);
 }
 
 MemoryStats Allocator::stats() {
   std::lock_guard lock(mutex_);
+  take_deferred();
   return stats_;
 }
 
 void Allocator::reset_peaks() {
   std::lock_guard lock(mutex_);
-  for (Counter* counter :
-       {&stats_.allocations, &stats_.segments, &stats_.active, &stats_.allocated_bytes,
-        &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
-    counter->peak = counter->current;
-  }
+  stats_.for_each([](Counter& counter) { counter.peak = counter.current; });
 }
 
 void Allocator::reset_accumulated() {
   std::lock_guard lock(mutex_);
-  for (Counter* counter :
-       {&stats_.allocations, &stats_.segments, &stats_.active, &stats_.allocated_bytes,
-        &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
-    counter->allocated = 0;
-    counter->freed = 0;
-  }
-  stats_.retries = stats_.out_of_memory = 0;
+  stats_.for_each([](Counter& counter) { counter.allocated = counter.freed = 0; });
+  stats_.retries = stats_.out_of_memory = stats_.drains = 0;
   stats_.driver_allocations = stats_.driver_frees = 0;
 }
 
@@ -294,7 +335,7 @@ std::pair<uint64_t, uint64_t> Allocator::info() {
   driver_->memory_info(device_, &free_bytes, &total_bytes);
   if (limit_bytes_) total_bytes = std::min(total_bytes, limit_bytes_);
   const auto cached =
-      static_cast<uint64_t>(stats_.reserved_bytes.current - stats_.active_bytes.current);
+      static_cast<uint64_t>(stats_.reserved_bytes.all.current - stats_.active_bytes.all.current);
   return {std::min(total_bytes, limit_left(free_bytes) + cached), total_bytes};
 }
 

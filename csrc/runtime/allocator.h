@@ -32,6 +32,7 @@ struct Block {
   Block* previous = nullptr;  // neighbours in the same segment
   Block* next = nullptr;
   bool allocated = false;
+  bool small = false;            // whether its segment is one of small blocks
   std::vector<Stream*> used_by;  // other streams than its own
 };
 
@@ -45,7 +46,8 @@ struct BySize {
 
 struct Pool {
   uint64_t id = 0;
-  int users = 0;
+  int users = 0;       // graphs
+  int64_t blocks = 0;  // in tensors, or freed while another stream may still use them
   std::set<Block*, BySize> free_blocks;
 };
 
@@ -55,10 +57,30 @@ struct Counter {
   void remove(int64_t amount);
 };
 
+// A count in all, and of small and of large segments' blocks.
+struct Counters {
+  Counter all, small, large;
+  void add(const Block& block, int64_t amount);
+  void remove(const Block& block, int64_t amount);
+};
+
 struct MemoryStats {
-  Counter allocations, segments, active;
-  Counter allocated_bytes, reserved_bytes, active_bytes, requested_bytes;
-  int64_t retries = 0, out_of_memory = 0, driver_allocations = 0, driver_frees = 0;
+  // `active`: in tensors, or freed while another stream may still use it. `inactive_split`: free
+  // parts of segments of which other parts are in use, which cannot go back to the driver.
+  Counters allocations, segments, active, inactive_split;
+  Counters allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  int64_t retries = 0, out_of_memory = 0, drains = 0, driver_allocations = 0, driver_frees = 0;
+
+  template <typename F>
+  void for_each(F f) {
+    for (Counters* counters :
+         {&allocations, &segments, &active, &inactive_split, &allocated_bytes, &reserved_bytes,
+          &active_bytes, &inactive_split_bytes, &requested_bytes}) {
+      f(counters->all);
+      f(counters->small);
+      f(counters->large);
+    }
+  }
 };
 
 class Allocator {
@@ -74,7 +96,8 @@ class Allocator {
   // Returns segments that are wholly free to the driver. The caller has synchronised the device.
   void empty_cache();
 
-  // Graphs' memory pools: blocks of a pool are handed out only during captures that use it.
+  // Graphs' memory pools: blocks of a pool are handed out only during captures that use it. What is
+  // free in a pool that no graph uses any more serves everybody.
   uint64_t new_pool();
   void retain_pool(uint64_t id);
   void release_pool(uint64_t id);
@@ -94,9 +117,12 @@ class Allocator {
   Block* take_segment(Pool& pool, Stream* stream, uint64_t bytes);
   Block* split(Block* block, uint64_t bytes);
   void give_back(Block* block);
+  void insert_free(Block* block);
+  bool erase_free(Block* block);
   void take_deferred();
   void release_free_segments(Pool& pool);
   void release_unused_segments();
+  void forget_if_unused(Pool& pool);
   uint64_t limit_left(uint64_t driver_free_bytes) const;
   [[noreturn]] void refuse(uint64_t bytes);
 

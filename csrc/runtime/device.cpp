@@ -9,6 +9,7 @@
 
 #include "drivers/settings.h"
 #include "runtime/driver_choice.h"
+#include "runtime/watchdog.h"
 
 namespace gapless {
 namespace {
@@ -36,6 +37,7 @@ Process* start() {
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
+  watchdog::configure();
   for (int i = 0; i < process->driver->device_count(); ++i) {
     process->devices.push_back(std::make_unique<Device>(process->driver, i, limit_bytes));
   }
@@ -167,6 +169,7 @@ bool shutdown(int64_t timeout_ms) {
   for (auto& each : process().devices) {
     for (Stream* stream : each->streams()) ended = stream->stop(timeout_ms) && ended;
   }
+  watchdog::stop();
   return ended;
 }
 

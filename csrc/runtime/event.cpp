@@ -1,6 +1,9 @@
 #include "runtime/event.h"
 
+#include <tuple>
 #include <utility>
+
+#include "runtime/graph.h"
 
 namespace gapless {
 namespace {
@@ -25,11 +28,13 @@ class WaitWork final : public Work {
 
   int64_t await() override {
     mark_.stream->wait(mark_.place);
-    if (auto failure = mark_.stream->failure_at(mark_.place)) {
+    if (auto failure = mark_.stream->failure_at(mark_.place, mark_.failures_taken)) {
       throw InheritedFailure{std::move(failure)};
     }
     return mark_.stream->end_ns_of(mark_.place);
   }
+
+  Awaited awaited() const override { return {mark_.stream, mark_.place}; }
 
  private:
   EventMark mark_;
@@ -40,6 +45,7 @@ class WaitWork final : public Work {
 void Event::record(Stream& stream) {
   EventMark mark;
   mark.stream = &stream;
+  mark.failures_taken = stream.failures_taken();
   mark.in_capture = stream.capturing() != nullptr;
   if (timing_) {
     mark.reached_ns = std::make_shared<std::atomic<int64_t>>(0);
@@ -47,6 +53,7 @@ void Event::record(Stream& stream) {
   } else {
     mark.place = stream.submitted();
   }
+  if (mark.in_capture) std::tie(mark.capture, mark.captured) = stream.capture_mark();
   std::lock_guard lock(mutex_);
   mark_ = std::move(mark);
 }
@@ -58,16 +65,22 @@ EventMark Event::mark() const {
 
 bool query(const EventMark& mark) { return !mark.stream || mark.stream->done(mark.place); }
 
-void submit_wait(Stream& stream, const EventMark& mark) {
+void submit_wait(Stream& stream, const EventMark& mark, const char* site) {
   // A stream is always behind its own marks.
   if (!mark.stream || mark.stream == &stream) return;
-  if (mark.in_capture || stream.capturing()) {
-    throw UsageError(
-        "a graph is captured on one stream: an event recorded in a capture cannot be waited for on "
-        "another stream, nor another stream's event inside a capture");
+  if (mark.in_capture) {
+    take_part(stream, *mark.stream, mark.capture.lock(), mark.captured);
+    return;
   }
-  if (query(mark) && !mark.stream->failure_at(mark.place)) return;
-  stream.submit(std::make_unique<WaitWork>(mark));
+  if (stream.capturing()) {
+    throw UsageError(
+        "this event was recorded outside the capture that the stream is in, where it cannot be "
+        "waited for: a replay would not wait again. Wait before the capture begins");
+  }
+  if (query(mark) && !mark.stream->failure_at(mark.place, mark.failures_taken)) return;
+  auto work = std::make_unique<WaitWork>(mark);
+  work->site = site;
+  stream.submit(std::move(work));
 }
 
 double elapsed_ms(const EventMark& start, const EventMark& end) {

@@ -15,7 +15,10 @@ namespace gapless {
 struct EventMark {
   Stream* stream = nullptr;  // nullptr: never recorded, which counts as done
   uint64_t place = 0;
+  uint64_t failures_taken = 0;  // of the stream, when this was marked
   bool in_capture = false;
+  std::weak_ptr<GraphBody> capture;  // of which graph, and how much of it the stream had captured
+  uint64_t captured = 0;
   std::shared_ptr<std::atomic<int64_t>> reached_ns;  // set where timing is on
 };
 
@@ -37,8 +40,9 @@ class Event {
 bool query(const EventMark& mark);
 
 // Makes the stream wait, on the device, until the mark is reached. A failure before it is
-// inherited.
-void submit_wait(Stream& stream, const EventMark& mark);
+// inherited. Where the mark was made in a capture, the stream takes part in that capture from now
+// on. `site` is where this was asked for.
+void submit_wait(Stream& stream, const EventMark& mark, const char* site = "");
 
 // Milliseconds between two marks. Throws UsageError without timing or before both are reached.
 double elapsed_ms(const EventMark& start, const EventMark& end);

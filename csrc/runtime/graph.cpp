@@ -1,5 +1,8 @@
 #include "runtime/graph.h"
 
+#include <algorithm>
+#include <atomic>
+#include <string>
 #include <utility>
 
 #include "runtime/device.h"
@@ -19,6 +22,16 @@ class ReplayWork final : public Work {
     for (const auto& work : body_->works) work->ended(end_ns);
   }
 
+  // Where it is: a replay that does not end hangs in one of its works.
+  std::string operands() const override {
+    const size_t at = at_.load(std::memory_order_relaxed);
+    if (at >= body_->works.size()) return {};
+    const Work& work = *body_->works[at];
+    return "at work " + std::to_string(at + 1) + " of " + std::to_string(body_->works.size()) +
+           ", " + work.name + " (" + work.operands() + ")" +
+           (*work.site ? std::string(", captured at ") + work.site : "");
+  }
+
   WorkCost cost() const override {
     WorkCost total;
     for (const auto& work : body_->works) {
@@ -35,6 +48,7 @@ class ReplayWork final : public Work {
     context.device = here.device;
     context.stream = here.stream;
     for (const auto& work : body_->works) {
+      at_.store(static_cast<size_t>(&work - body_->works.data()), std::memory_order_relaxed);
       try {
         work->run(context);
         // Events take the time at which the replay passes them.
@@ -55,6 +69,7 @@ class ReplayWork final : public Work {
  private:
   std::shared_ptr<const GraphBody> body_;
   RunContext context_;
+  std::atomic<size_t> at_{0};
 };
 
 }  // namespace
@@ -64,6 +79,53 @@ uint64_t submit_replay(Stream& stream, std::shared_ptr<const GraphBody> body, Ru
   auto work = std::make_unique<ReplayWork>(std::move(body), context);
   work->site = site;
   return stream.submit(std::move(work));
+}
+
+void take_part(Stream& stream, Stream& marked, const std::shared_ptr<GraphBody>& body,
+               uint64_t captured) {
+  if (!body || marked.capturing() != body.get()) {
+    throw UsageError(
+        "this event was recorded while a graph was captured, which has ended; nothing was executed "
+        "there. Record it again after a replay");
+  }
+  if (stream.device() != marked.device()) {
+    throw UsageError(
+        "a graph is captured on one device: gapless:" + std::to_string(stream.device()) +
+        " cannot take part in a capture on gapless:" + std::to_string(marked.device()));
+  }
+  GraphBody* own = stream.capturing();
+  if (own && own != body.get()) {
+    throw UsageError("this event belongs to the capture of another graph than the stream does");
+  }
+  if (own) {
+    stream.note_captured();  // the wait itself: who waits for this stream waits for that one, too
+  } else {
+    stream.begin_capture(body);
+    body->branches.push_back({&stream, 0});
+    stream.note_captured();
+  }
+  for (Branch& branch : body->branches) {
+    if (branch.stream == &marked) branch.joined = std::max(branch.joined, captured);
+  }
+}
+
+void end_capture(Stream& origin) {
+  const auto body = origin.end_capture();
+  if (!body) return;
+  std::string open;
+  for (const Branch& branch : body->branches) {
+    const uint64_t captured = branch.stream->capture_mark().second;
+    branch.stream->end_capture();
+    if (branch.joined < captured) {
+      open += (open.empty() ? "" : ", ") + std::to_string(branch.stream->index());
+    }
+  }
+  body->branches.clear();
+  if (open.empty()) return;
+  throw UsageError("the capture ended while stream " + open +
+                   " of gapless:" + std::to_string(origin.device()) +
+                   " still took part in it; record an event there after its last work, and let the "
+                   "stream that the capture began on wait for it");
 }
 
 }  // namespace gapless

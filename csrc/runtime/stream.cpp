@@ -1,12 +1,15 @@
 #include "runtime/stream.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include "runtime/device.h"
 #include "runtime/graph.h"
+#include "runtime/watchdog.h"
 
 namespace gapless {
 namespace {
@@ -25,20 +28,6 @@ int64_t current_step() { return t_step; }
 void set_current_step(int64_t step) { t_step = step; }
 void set_thread_start_hook(void (*hook)()) { g_thread_start_hook = hook; }
 
-std::string Failure::text() const {
-  std::string text = name + " failed on gapless:" + std::to_string(device) + ", stream " +
-                     std::to_string(stream) + ": " + message + "\n  submitted as work " +
-                     std::to_string(work);
-  if (step >= 0) text += " of step " + std::to_string(step);
-  text += site.empty() ? "; GAPLESS_TRACE_SUBMIT=1 may name the Python line" : "\n  at " + site;
-  if (!operands.empty()) text += "\n  operands: " + operands;
-  if (skipped > 0) {
-    text += "\n  " + std::to_string(skipped) +
-            " later work(s) on the stream were not run, since they may depend on it";
-  }
-  return text;
-}
-
 Stream::Stream(const gapless_driver* driver, int device, int index, int priority)
     : driver_(driver), device_(device), index_(index), priority_(priority) {}
 
@@ -50,12 +39,14 @@ uint64_t Stream::submit(std::unique_ptr<Work> work) {
   std::unique_lock lock(queue_mutex_);
   if (capture_owner_) {
     work->captured = true;
+    ++captured_;
     capture_owner_->works.push_back(std::move(work));
     return submitted_.load(std::memory_order_relaxed);
   }
   if (stopping_) return submitted_.load(std::memory_order_relaxed);
   if (!started_) {
     note_thread_started();
+    watchdog::start();
     thread_ = std::thread([this] { loop(); });
     started_ = true;
   }
@@ -118,6 +109,11 @@ void Stream::run_one(Work* work) {
     const bool own_time = driver_->work_begin != nullptr;
     bool begun = false;
     gapless_work_times times{};
+    const bool watched = watchdog::is_on();
+    if (watched) {
+      running_since_ns_.store(now_ns(), std::memory_order_relaxed);
+      running_.store(work, std::memory_order_release);
+    }
     auto failure_of = [](const char* message) {
       auto failure = std::make_shared<Failure>();
       failure->message = message;
@@ -152,6 +148,7 @@ void Stream::run_one(Work* work) {
       records_.add(Record{place, work->step, work->name, work->kind, work->submit_ns,
                           times.start_ns, times.end_ns});
     }
+    if (watched) await_inspection(work);
   }
   // Before the completion is published: whoever sees it may reuse what the work refers to.
   delete work;
@@ -175,7 +172,11 @@ int64_t Stream::end_ns_of(uint64_t place) const {
 
 void Stream::fail(const Work& work, std::shared_ptr<Failure> failure) {
   failure->place = work.id;
-  if (failure->work == 0) {  // not inherited from another stream
+  if (failure->work != 0) {  // inherited from another stream
+    failure->skipped = 0;
+    failure->inherited_by =
+        "gapless:" + std::to_string(device_) + ", stream " + std::to_string(index_);
+  } else {
     failure->device = device_;
     failure->stream = index_;
     failure->work = work.id;
@@ -215,8 +216,48 @@ void Stream::wait(uint64_t place) {
   }
 }
 
-void Stream::wait_on_host(uint64_t place, void (*tick)()) {
+void Stream::wait_on_host(uint64_t place, void (*tick)(), const char* site) {
+  struct Listed {
+    Stream* stream = nullptr;
+    HostWaiter waiter;
+    ~Listed() {
+      if (!stream) return;
+      std::lock_guard lock(stream->waiters_mutex_);
+      auto& all = stream->waiters_;
+      auto same = [&](const HostWaiter& other) {
+        return other.thread == waiter.thread && other.since_ns == waiter.since_ns;
+      };
+      all.erase(std::find_if(all.begin(), all.end(), same));
+    }
+  } listed;
+  if (watchdog::is_on() && !done(place)) {
+    listed.waiter = {gettid(), place, now_ns(), site};
+    std::lock_guard lock(waiters_mutex_);
+    waiters_.push_back(listed.waiter);
+    listed.stream = this;
+  }
   host_wait_.until([&] { return done(place) || stopping_.load(std::memory_order_relaxed); }, tick);
+}
+
+std::vector<HostWaiter> Stream::host_waiters() const {
+  std::lock_guard lock(waiters_mutex_);
+  return waiters_;
+}
+
+// A hazard pointer: either the watchdog sees that the work has ended, or we see that it looks.
+bool Stream::inspect(const std::function<void(const Work&, int64_t)>& look) {
+  const Work* work = running_.load(std::memory_order_seq_cst);
+  if (!work) return false;
+  inspected_.store(work, std::memory_order_seq_cst);
+  const bool runs = running_.load(std::memory_order_seq_cst) == work;
+  if (runs) look(*work, running_since_ns_.load(std::memory_order_relaxed));
+  inspected_.store(nullptr, std::memory_order_release);
+  return runs;
+}
+
+void Stream::await_inspection(const Work* work) {
+  running_.store(nullptr, std::memory_order_seq_cst);
+  while (inspected_.load(std::memory_order_seq_cst) == work) std::this_thread::yield();
 }
 
 std::shared_ptr<const Failure> Stream::take_failure(uint64_t place) {
@@ -227,18 +268,25 @@ std::shared_ptr<const Failure> Stream::take_failure(uint64_t place) {
   skip_until_.store(submitted_.load(), std::memory_order_release);
   failed_.store(false, std::memory_order_release);
   if (reported_.size() == kReportedKept) reported_.pop_front();
-  reported_.emplace_back(failure_, submitted_.load());
+  reported_.push_back({failure_, submitted_.load(), failures_taken_.load() + 1});
+  failures_taken_.fetch_add(1, std::memory_order_release);
+  failure_->reported->store(true);
   return std::exchange(failure_, nullptr);
 }
 
-std::shared_ptr<const Failure> Stream::failure_at(uint64_t place) const {
+std::shared_ptr<const Failure> Stream::failure_at(uint64_t place, uint64_t taken) const {
   if (!ever_failed_.load(std::memory_order_acquire)) return nullptr;
   std::lock_guard lock(failure_mutex_);
   if (failure_ && failure_->place <= place) return failure_;
-  for (const auto& [failure, last] : reported_) {
-    if (failure->place <= place && place <= last) return failure;
+  for (const auto& [failure, last, number] : reported_) {
+    if (number > taken && failure->place <= place && place <= last) return failure;
   }
   return nullptr;
+}
+
+std::shared_ptr<const Failure> Stream::untaken_failure() const {
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
 }
 
 void Stream::begin_capture(std::shared_ptr<GraphBody> body) {
@@ -247,6 +295,7 @@ void Stream::begin_capture(std::shared_ptr<GraphBody> body) {
     throw UsageError("a graph is already being captured on this stream; end that capture first");
   }
   capture_owner_ = std::move(body);
+  captured_ = 0;
   capture_.store(capture_owner_.get(), std::memory_order_release);
 }
 
@@ -254,6 +303,16 @@ std::shared_ptr<GraphBody> Stream::end_capture() {
   std::lock_guard lock(queue_mutex_);
   capture_.store(nullptr, std::memory_order_release);
   return std::exchange(capture_owner_, nullptr);
+}
+
+std::pair<std::shared_ptr<GraphBody>, uint64_t> Stream::capture_mark() const {
+  std::lock_guard lock(queue_mutex_);
+  return {capture_owner_, captured_};
+}
+
+void Stream::note_captured() {
+  std::lock_guard lock(queue_mutex_);
+  ++captured_;
 }
 
 bool Stream::stop(int64_t timeout_ms) {

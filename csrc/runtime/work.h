@@ -33,6 +33,14 @@ struct RunContext {
   uint64_t rng_offset = 0;
 };
 
+class Stream;
+
+// A place in another stream's order, which a work waits for.
+struct Awaited {
+  Stream* stream = nullptr;
+  uint64_t place = 0;
+};
+
 // Runs on the stream's thread, once, or once per replay where it was captured. It must own nothing
 // that Python can see: its destructor runs on that thread too, and may not take the global lock.
 class Work {
@@ -49,8 +57,10 @@ class Work {
   // After `run`: when the device was done with it.
   virtual void ended(int64_t) {}
   virtual WorkCost cost() const { return {}; }
-  // Operands' dtypes and shapes, for an error's text. Called only after a failure.
+  // Operands' dtypes and shapes, for an error's text and the watchdog's. Called after a failure,
+  // or by the watchdog's thread while the work runs.
   virtual std::string operands() const { return {}; }
+  virtual Awaited awaited() const { return {}; }
 
   Work* next = nullptr;  // the queue is intrusive
   WorkKind kind;

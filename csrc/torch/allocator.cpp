@@ -13,13 +13,19 @@
 namespace gapless::torch_device {
 namespace {
 
-constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+using c10::CachingAllocator::StatType;
 
-void fill(c10::CachingAllocator::StatArray& to, const Counter& from) {
-  to[kAggregate].current = from.current;
-  to[kAggregate].peak = from.peak;
-  to[kAggregate].allocated = from.allocated;
-  to[kAggregate].freed = from.freed;
+void fill(c10::CachingAllocator::StatArray& to, const Counters& from) {
+  auto one = [&](StatType type, const Counter& counter) {
+    auto& stat = to[static_cast<size_t>(type)];
+    stat.current = counter.current;
+    stat.peak = counter.peak;
+    stat.allocated = counter.allocated;
+    stat.freed = counter.freed;
+  };
+  one(StatType::AGGREGATE, from.all);
+  one(StatType::SMALL_POOL, from.small);
+  one(StatType::LARGE_POOL, from.large);
 }
 
 class DeviceMemory final : public c10::DeviceAllocator {
@@ -68,11 +74,14 @@ class DeviceMemory final : public c10::DeviceAllocator {
       fill(out.allocation, stats.allocations);
       fill(out.segment, stats.segments);
       fill(out.active, stats.active);
+      fill(out.inactive_split, stats.inactive_split);
       fill(out.allocated_bytes, stats.allocated_bytes);
       fill(out.reserved_bytes, stats.reserved_bytes);
       fill(out.active_bytes, stats.active_bytes);
+      fill(out.inactive_split_bytes, stats.inactive_split_bytes);
       fill(out.requested_bytes, stats.requested_bytes);
       out.num_alloc_retries = stats.retries;
+      out.num_sync_all_streams = stats.drains;
       out.num_ooms = stats.out_of_memory;
       out.num_device_alloc = stats.driver_allocations;
       out.num_device_free = stats.driver_frees;

@@ -1,7 +1,11 @@
 #include "torch/graph.h"
 
+#include <Python.h>
+#include <pybind11/pybind11.h>
+
 #include <algorithm>
 #include <fstream>
+#include <string>
 
 #include "torch/allocator.h"
 #include "torch/errors.h"
@@ -11,6 +15,21 @@
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
+namespace {
+
+// The exception that the calling thread's Python code is handling, by identity, and its type's
+// name.
+std::pair<const void*, std::string> handled_exception() {
+  if (!Py_IsInitialized()) return {};
+  pybind11::gil_scoped_acquire lock;
+  PyObject* exception = PyErr_GetHandledException();
+  if (!exception) return {};
+  std::pair<const void*, std::string> handled{exception, Py_TYPE(exception)->tp_name};
+  Py_DECREF(exception);
+  return handled;
+}
+
+}  // namespace
 
 Graph::~Graph() {
   try {
@@ -36,21 +55,45 @@ void Graph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) {
     }
     stream_ = &stream;
     capturing_ = std::move(body);
+    handled_ = handled_exception().first;
+    failed_.clear();
   });
+}
+
+void Graph::give_up(std::string why) {
+  const uint64_t pool = capturing_->pool;
+  capturing_.reset();
+  device_->allocator().release_pool(pool);
+  failed_ = std::move(why);
 }
 
 void Graph::capture_end() {
   translated([&] {
     if (!stream_) throw UsageError("capture_end without capture_begin");
-    stream_->end_capture();
-    stream_ = nullptr;
-    body_ = std::move(capturing_);
+    const auto [handled, type] = handled_exception();
+    const bool unwinding = handled && handled != handled_;
+    try {
+      end_capture(*std::exchange(stream_, nullptr));
+    } catch (const UsageError& error) {
+      give_up(error.what());
+      if (!unwinding) throw;  // otherwise there is an exception on its way that says more
+    }
+    if (!capturing_) return;
+    if (unwinding) {
+      give_up("an exception of type " + type + " ended it");
+    } else {
+      body_ = std::move(capturing_);
+    }
   });
 }
 
 void Graph::replay() {
   translated([&] {
-    if (!body_) throw UsageError("this graph holds no capture; capture before replay");
+    if (!body_) {
+      throw UsageError("this graph holds no capture" +
+                       (failed_.empty() ? "; capture before replay"
+                                        : ", since the last one failed: " + failed_));
+    }
     Stream& stream = current_stream(device_->index());
     if (stream.capturing()) {
       throw UsageError("a graph cannot be replayed inside the capture of another one");
@@ -76,7 +119,13 @@ void Graph::replay() {
 
 void Graph::reset() {
   if (in_bad_fork()) return;
-  if (stream_) capture_end();
+  if (stream_) {
+    try {
+      end_capture(*std::exchange(stream_, nullptr));
+    } catch (const UsageError&) {  // it is given up either way
+    }
+    give_up("it was given up before its end");
+  }
   if (!body_) return;
   // Replays in flight still read what is kept and write to the pool.
   for (const auto& entry : replayed_on_) wait_for(*entry.first, entry.second);

@@ -20,6 +20,7 @@ class Graph final : public at::GraphImplInterface {
   ~Graph() override;
 
   void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) override;
+  // A capture that ends because of an exception is given up, and what it took with it.
   void capture_end() override;
   void instantiate() override {}
   void replay() override;
@@ -31,6 +32,7 @@ class Graph final : public at::GraphImplInterface {
   void debug_dump(const std::string& path) override;
 
  private:
+  void give_up(std::string why);
   // What the graph keeps may be freed by its owner later; the allocator has to know this stream.
   void keep_on(Stream& stream);
 
@@ -38,6 +40,8 @@ class Graph final : public at::GraphImplInterface {
   Stream* stream_ = nullptr;  // while capturing
   std::shared_ptr<CapturedBody> capturing_;
   std::shared_ptr<CapturedBody> body_;
+  std::string failed_;             // why the last capture cannot be replayed
+  const void* handled_ = nullptr;  // the exception that Python handled when it began
   // Where it was replayed, and the place of the last replay there. Hardly ever more than one.
   std::vector<std::pair<Stream*, uint64_t>> replayed_on_;
 };

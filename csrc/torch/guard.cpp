@@ -6,6 +6,7 @@
 #include "runtime/device.h"
 #include "runtime/event.h"
 #include "torch/errors.h"
+#include "torch/submit_site.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -126,7 +127,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;
-    translated([&] { submit_wait(ours(stream), static_cast<Event*>(event)->mark()); });
+    translated(
+        [&] { submit_wait(ours(stream), static_cast<Event*>(event)->mark(), submit_site()); });
   }
   bool queryEvent(void* event) const override {
     return !event || query(static_cast<Event*>(event)->mark());

@@ -17,6 +17,7 @@
 #include "runtime/device.h"
 #include "runtime/driver_choice.h"
 #include "runtime/recorder.h"
+#include "runtime/watchdog.h"
 #include "torch/departures.h"
 #include "torch/distributed/bindings.h"
 #include "torch/errors.h"
@@ -155,6 +156,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("is_initialized", &initialized);
   m.def("is_in_bad_fork", &in_bad_fork);
   m.def("shutdown", &gapless::shutdown, py::call_guard<py::gil_scoped_release>());
+  m.def("take_unreported_failures", &take_unreported);
+  m.def("watchdog_reports", &watchdog::reports);
   m.def("core_plan", &core_plan);
   m.def("properties", &properties);
   m.def("default_generator", &default_generator_object);

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/watchdog.h"
 #include "torch/errors.h"
+#include "torch/submit_site.h"
 
 namespace gapless::torch_device {
 namespace {
@@ -20,11 +22,12 @@ void check_signals() {
 
 void wait_unlocked(Stream& stream, uint64_t place) {
   if (stream.done(place)) return;
+  const char* site = watchdog::is_on() ? submit_site() : "";
   if (Py_IsInitialized() && PyGILState_Check()) {
     pybind11::gil_scoped_release unlock;
-    stream.wait_on_host(place, check_signals);
+    stream.wait_on_host(place, check_signals, site);
   } else {
-    stream.wait_on_host(place, check_signals);
+    stream.wait_on_host(place, check_signals, site);
   }
 }
 
@@ -63,12 +66,11 @@ void synchronize(Device& device) {
     for (const auto& [stream, place] : until) wait_unlocked(*stream, place);
     // Only now: a stream may have inherited another one's failure, which is one failure to the
     // host.
-    std::shared_ptr<const Failure> first;
+    std::vector<std::shared_ptr<const Failure>> failures;
     for (const auto& [stream, place] : until) {
-      auto failure = stream->take_failure(place);
-      if (!first) first = std::move(failure);
+      if (auto failure = stream->take_failure(place)) failures.push_back(std::move(failure));
     }
-    report(std::move(first));
+    if (!failures.empty()) throw DeviceError(report_of(failures));
   });
 }
 

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "GAPLESS_SIM_TFLOPS": "arithmetic of the simulated device",
     "GAPLESS_SIM_WORK_US": "stated times on the simulated device, by the work's name",
     "GAPLESS_TRACE_SUBMIT": "1: errors name the callers of the line that submitted the work, too",
+    "GAPLESS_WATCHDOG_S": "seconds after which work that does not end is reported",
 }
 """The environment variables that gapless reads, as in the table of README.md."""
 

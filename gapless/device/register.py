@@ -42,7 +42,10 @@ def _register_with_dynamo() -> None:
 def _shut_down() -> None:
     from gapless import _C
 
-    if not _C.shutdown(_EXIT_TIMEOUT_MS):
+    ended = _C.shutdown(_EXIT_TIMEOUT_MS)
+    for text in _C.take_unreported_failures():
+        print(f"gapless: nobody waited for this error: {text}", file=sys.stderr, flush=True)
+    if not ended:
         print(
             f"gapless: work on the device did not end within {_EXIT_TIMEOUT_MS // 1000} s of the "
             "process's end; leaving without it",

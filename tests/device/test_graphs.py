@@ -198,3 +198,220 @@ def test_timed_events_of_a_capture_are_reached_at_each_replay():
     graph.replay()
     torch.accelerator.synchronize()
     assert start.elapsed_time(end) >= 0
+
+
+def test_an_empty_graph_replays():
+    graph = torch.accelerator.Graph()
+    with graph:
+        pass
+    for _ in range(3):
+        graph.replay()
+    torch.accelerator.synchronize()
+
+
+def test_a_graph_is_destroyed_while_its_replays_are_queued():
+    counter = torch.zeros(200, 200, device="gapless")
+    graph = torch.accelerator.Graph()
+    with graph:
+        between = counter @ counter
+        counter += 1
+        between += 1
+    for _ in range(50):
+        graph.replay()
+    del graph, between
+    junk = [torch.full((200, 200), -1.0, device="gapless") for _ in range(4)]
+    assert counter.eq(50).all().item()
+    assert all(tensor.eq(-1).all().item() for tensor in junk)
+
+
+def test_graphs_of_one_pool_replay_in_order_on_any_stream():
+    x = torch.ones(1000, device="gapless")
+    graphs, outputs, pool = [], [], None
+    for factor in range(2, 6):
+        graph = torch.accelerator.Graph(pool=pool)
+        with graph:
+            temporary = x * factor
+            outputs.append(temporary + 1)
+            del temporary
+        pool = graph.pool()
+        graphs.append(graph)
+    assert len({graph.pool() for graph in graphs}) == 1
+    streams = [torch.Stream("gapless") for _ in graphs]
+    for step in range(5):
+        x.fill_(step)
+        before = torch.accelerator.current_stream()
+        for graph, stream in zip(graphs, streams, strict=True):
+            stream.wait_stream(before)
+            with stream:
+                graph.replay()
+            before = stream
+        torch.accelerator.current_stream().wait_stream(before)
+        assert [output[-1].item() for output in outputs] == [step * f + 1 for f in range(2, 6)]
+
+
+def test_a_shared_pool_outlives_the_graph_that_made_it():
+    x = torch.ones(1000, device="gapless")
+    first = torch.accelerator.Graph()
+    with first:
+        a = x + 1
+    second = torch.accelerator.Graph(pool=first.pool())
+    with second:
+        b = a * 2
+    first.replay()
+    del first
+    torch.gapless.empty_cache()
+    second.replay()
+    assert b.sum().item() == 4000
+    del a, second
+    assert b.sum().item() == 4000
+
+
+def test_an_unknown_pool_is_refused():
+    graph = torch.accelerator.Graph(pool=(987654, 0))
+    with pytest.raises(RuntimeError, match="memory pool 987654 does not exist"), graph:
+        pass
+    assert torch.ones(3, device="gapless").sum().item() == 3
+
+
+def test_an_exception_ends_the_capture_and_gives_its_memory_back():
+    torch.gapless.empty_cache()
+    x = torch.zeros(1 << 20, device="gapless")
+    torch.accelerator.synchronize()
+    before = torch.gapless.memory_reserved()
+    graph = torch.accelerator.Graph()
+    kept = []
+
+    def body() -> None:
+        x.add_(1)
+        kept.append(x * 2)
+        raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"), graph:
+        body()
+    with pytest.raises(RuntimeError, match=r"last one failed: an exception of type ValueError"):
+        graph.replay()
+    assert x.sum().item() == 0  # nothing of it ran
+    kept.clear()
+    torch.gapless.empty_cache()
+    assert torch.gapless.memory_reserved() == before
+    with graph:  # it can be used again
+        x += 1
+    graph.replay()
+    assert x.sum().item() == 1 << 20
+
+
+def test_an_exception_that_is_handled_inside_does_not_end_the_capture():
+    x = torch.zeros(3, device="gapless")
+    graph = torch.accelerator.Graph()
+    try:
+        raise KeyError
+    except KeyError:
+        with graph:
+            x += 1
+            with pytest.raises(RuntimeError, match="cannot be captured"):
+                x.sum().item()
+            x += 1
+    graph.replay()
+    assert x.tolist() == [2] * 3
+
+
+def test_replay_draws_what_eager_draws_from_the_same_state():
+    graph = torch.accelerator.Graph()
+    with graph:
+        first = torch.rand(4, device="gapless")
+        second = torch.rand(4, device="gapless")
+    for seed in (1, 2):
+        torch.gapless.manual_seed(seed)
+        torch.rand(1, device="gapless")
+        state = torch.gapless.get_rng_state()
+        graph.replay()
+        replayed = [first.tolist(), second.tolist(), torch.rand(4, device="gapless").tolist()]
+        torch.gapless.set_rng_state(state)
+        eager = [torch.rand(4, device="gapless").tolist() for _ in range(3)]
+        assert replayed == eager
+
+
+def test_streams_fork_and_join_inside_a_capture():
+    x = torch.zeros(1000, device="gapless")
+    side, graph = torch.Stream("gapless"), torch.accelerator.Graph()
+    with graph:
+        main = torch.accelerator.current_stream()
+        x += 1
+        side.wait_stream(main)
+        with side:
+            left = x * 2
+        right = x * 3
+        main.wait_stream(side)
+        total = left + right
+    assert x.sum().item() == 0
+    for step in range(1, 4):
+        graph.replay()
+        assert total.tolist() == [5.0 * step] * 1000
+    with side:  # which is free again
+        assert (x + 1).sum().item() == 4000
+
+
+def test_a_join_through_a_third_stream_counts():
+    x = torch.zeros(3, device="gapless")
+    second, third = torch.Stream("gapless"), torch.Stream("gapless")
+    graph = torch.accelerator.Graph()
+    with graph:
+        main = torch.accelerator.current_stream()
+        second.wait_stream(main)
+        with second:
+            x += 1
+        third.wait_stream(second)
+        main.wait_stream(third)
+    graph.replay()
+    assert x.tolist() == [1] * 3
+
+
+def fork_without_join(main, side, x):
+    side.wait_stream(main)
+    with side:
+        x += 1
+
+
+def fork_and_join_too_early(main, side, x):
+    side.wait_stream(main)
+    main.wait_stream(side)
+    with side:
+        x += 1
+
+
+@pytest.mark.parametrize("body", [fork_without_join, fork_and_join_too_early])
+def test_a_capture_that_ends_with_an_open_fork_is_refused(body):
+    x = torch.zeros(3, device="gapless")
+    side, graph = torch.Stream("gapless"), torch.accelerator.Graph()
+    with pytest.raises(RuntimeError, match=r"ended while stream \d+ .* still took part"), graph:
+        body(torch.accelerator.current_stream(), side, x)
+    with pytest.raises(RuntimeError, match="holds no capture, since the last one failed"):
+        graph.replay()
+    with side:
+        x += 1
+        assert x.tolist() == [1] * 3
+
+
+def test_events_do_not_cross_the_border_of_a_capture():
+    x = torch.zeros(3, device="gapless")
+    side = torch.Stream("gapless")
+    with side:
+        outside = side.record_event()
+    inside = torch.Event("gapless")
+    graph, other = torch.accelerator.Graph(), torch.accelerator.Graph()
+    with graph:
+        x += 1
+        with pytest.raises(RuntimeError, match="recorded outside the capture"):
+            torch.accelerator.current_stream().wait_event(outside)
+        inside.record()
+        with pytest.raises(RuntimeError, match="recorded while a graph was captured"):
+            inside.synchronize()
+        with side:
+            other.capture_begin()
+            with pytest.raises(RuntimeError, match="the capture of another graph"):
+                side.wait_event(inside)
+            other.capture_end()
+    with pytest.raises(RuntimeError, match="captured, which has ended"):
+        side.wait_event(inside)
+    graph.replay()
+    assert x.tolist() == [1] * 3

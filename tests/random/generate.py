@@ -23,10 +23,12 @@ from tests.random.instructions import (
     PeerCopy,
     Program,
     Read,
+    Record,
     Release,
     Replay,
     Update,
     View,
+    Wait,
 )
 from tests.random.ordering import Memory
 from tests.random.shapes import Shape, result_of, view_of
@@ -36,6 +38,7 @@ SHAPES = ((1,), (64,), (64,), (257,), (16, 16), (5, 40))
 LARGE_SHAPES = ((40_000,), (300_000,))
 LARGEST = 500_000  # elements of an operand
 MOST_TENSORS = 14
+FORK, JOIN = EVENTS, EVENTS + 1  # events inside captures
 
 
 class Generator(Tracker):
@@ -270,10 +273,19 @@ class Generator(Tracker):
         graph = Graph(device, pool, order=len(pool.graphs))
         outside, self.instructions = self.instructions, []
         self.capturing, self.made_inside = graph, []
+        # Replay follows the order of submission, so that the streams inside need no order of their
+        # own here; the graph must be joined at its end.
+        streams = [stream]
+        others = [s for s, on in enumerate(self.stream_devices) if on == device and s != stream]
+        if others and random.randrange(3) == 0:
+            streams.append(random.choice(others))
+            self.instructions += [Record(FORK, stream), Wait(FORK, streams[1])]
         twice = [self.apply, self.update] * 2
         captured = [*twice, self.fill, self.view, self.free, self.copy_in, self.copy_out]
         for _ in range(random.randint(0, 10)):
-            random.choice(captured)(stream)
+            random.choice(captured)(random.choice(streams))
+        if len(streams) > 1:
+            self.instructions += [Record(JOIN, streams[1]), Wait(JOIN, stream)]
         body, self.instructions = tuple(self.instructions), outside
         self.capturing, self.made_inside = None, []
         name = self.number()

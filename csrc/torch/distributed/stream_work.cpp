@@ -53,7 +53,7 @@ bool StreamWork::isSuccess() const { return !exception(); }
 std::exception_ptr StreamWork::exception() const {
   for (const EventMark& mark : marks_) {
     if (!query(mark)) continue;
-    if (auto failure = mark.stream->failure_at(mark.place)) {
+    if (auto failure = mark.stream->failure_at(mark.place, mark.failures_taken)) {
       return std::make_exception_ptr(dist_error(failure->text()));
     }
   }

@@ -1,0 +1,1 @@
+"""A long run of everything at once: ``python -m tests.soak``. It looks for leaks and hangs."""
