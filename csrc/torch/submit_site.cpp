@@ -13,6 +13,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "torch/interned.h"
@@ -64,8 +65,24 @@ struct PlaceHash {
 struct Known {
   const PyObject* file;  // with the first line, tells whether the code object is still the same one
   int first_line;
+  bool in_torch;
   const char* text;
 };
+
+// Whether the code is PyTorch's own, which says less of a program than the line that called it.
+bool is_in_torch(const PyCodeObject* code) {
+  static const std::string folder = [] {
+    PyObject* torch = PyImport_AddModule("torch");  // borrowed
+    PyObject* file = torch ? PyObject_GetAttrString(torch, "__file__") : nullptr;
+    const char* text = file && PyUnicode_Check(file) ? PyUnicode_AsUTF8(file) : nullptr;
+    std::string path = text ? text : "";
+    Py_XDECREF(file);
+    PyErr_Clear();
+    return path.substr(0, path.rfind('/') + 1);
+  }();
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  return file && !folder.empty() && std::string_view(file).starts_with(folder);
+}
 
 // Without the lock, which PyTorch has let go of by the time an operator is dispatched: taking it
 // back could wait for another thread's turn. The frame is the calling thread's own and stands still
@@ -76,20 +93,25 @@ const char* innermost() {
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (!state || !state->cframe || !state->cframe->current_frame) return "";
   const _PyInterpreterFrame* frame = state->cframe->current_frame;
-  PyCodeObject* code = frame->f_code;
-  const Place place{code,
-                    _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT))};
   thread_local std::unordered_map<Place, Known, PlaceHash> known;
-  if (auto found = known.find(place); found != known.end() &&
-                                      found->second.file == code->co_filename &&
-                                      found->second.first_line == code->co_firstlineno) {
-    return found->second.text;
+  const char* innermost = "";
+  for (; frame; frame = frame->previous) {
+    PyCodeObject* code = frame->f_code;
+    const Place place{code,
+                      _PyInterpreterFrame_LASTI(frame) * static_cast<int>(sizeof(_Py_CODEUNIT))};
+    auto found = known.find(place);
+    if (found == known.end() || found->second.file != code->co_filename ||
+        found->second.first_line != code->co_firstlineno) {
+      if (known.size() >= kRemembered) known.clear();
+      pybind11::gil_scoped_acquire lock;
+      const char* text = interned(line_of(code, place.instruction));
+      const Known fresh{code->co_filename, code->co_firstlineno, is_in_torch(code), text};
+      found = known.insert_or_assign(place, fresh).first;
+    }
+    if (!found->second.in_torch) return found->second.text;
+    if (!*innermost) innermost = found->second.text;
   }
-  if (known.size() >= kRemembered) known.clear();
-  pybind11::gil_scoped_acquire lock;
-  const char* text = interned(line_of(code, place.instruction));
-  known.insert_or_assign(place, Known{code->co_filename, code->co_firstlineno, text});
-  return text;
+  return innermost;
 #else
   return "";
 #endif

@@ -3,8 +3,9 @@
 
 namespace gapless::torch_device {
 
-// The innermost Python line of the calling thread, "file.py:12 in f". With GAPLESS_TRACE_SUBMIT=1
-// the callers too, innermost first. Empty in a thread outside Python. Lives as long as the process.
+// The innermost Python line of the calling thread that is not PyTorch's own, "file.py:12 in f".
+// With GAPLESS_TRACE_SUBMIT=1 the callers too, innermost first. Empty in a thread outside Python.
+// Lives as long as the process.
 const char* submit_site();
 
 // For a replay, where each microsecond counts and the works inside know where they were captured:

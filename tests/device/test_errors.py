@@ -186,6 +186,16 @@ def test_an_error_that_was_reported_is_not_printed_at_exit():
     assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
 
 
+def test_the_line_that_is_named_is_the_programs_own():
+    layer = torch.nn.Embedding(3, 2, device="gapless")
+    bad = torch.tensor([7], device="gapless")
+    layer(bad)
+    with pytest.raises(torch.AcceleratorError) as caught:
+        torch.accelerator.synchronize()
+    assert "test_errors.py:" in str(caught.value)
+    assert "in test_the_line_that_is_named" in str(caught.value)
+
+
 def test_the_callers_are_named_on_request():
     done = run(
         FAILING + "def inner():\n    return table[bad]\nresult = inner()\ntry:\n    result.cpu()\n"
