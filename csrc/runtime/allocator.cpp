@@ -131,6 +131,19 @@ uint64_t Allocator::limit_left(uint64_t driver_free_bytes) const {
 Block* Allocator::take_segment(Pool& pool, Stream* stream, uint64_t bytes) {
   const uint64_t size =
       bytes < kSmallLimitBytes ? kSmallSegmentBytes : round_up(bytes, kSmallSegmentBytes);
+  if (pool.id != 0) {
+    // What graphs that are gone have left, where no stream may still be using it: a replay need not
+    // be on the stream whose order the block follows.
+    for (Block* unused : pools_[0]->free_blocks) {
+      if (unused->previous || unused->next || unused->small != (bytes < kSmallLimitBytes)) continue;
+      if (unused->bytes < size || unused->bytes > size + size / 4) continue;
+      if (!unused->stream->done(unused->stream->submitted())) continue;
+      erase_free(unused);
+      unused->pool = &pool;
+      unused->stream = stream;
+      return split(unused, bytes);
+    }
+  }
   if (limit_bytes_ && size > limit_left(UINT64_MAX)) return nullptr;
   void* address = nullptr;
   if (driver_->memory_alloc(device_, size, &address) != GAPLESS_OK) return nullptr;
