@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from tests.soak.verdict import FEWEST_WINDOWS, MIB, complaints
+from tests.soak.verdict import FEWEST_WINDOWS, LEAST_RSS_S, MIB, complaints
 from tests.soak.worker import Window
 
 WINDOWS = 40
@@ -66,6 +66,8 @@ def main() -> None:
     found = run(given.seconds, given.seed)
     for complaint in found:
         print(f"WRONG: {complaint}")
+    if given.seconds < LEAST_RSS_S:
+        print(f"resident memory is judged from {LEAST_RSS_S} seconds on")
     print("failed" if found else "clean: no leak, no hang, every error reported once")
     sys.exit(1 if found else 0)
 

@@ -11,7 +11,7 @@ from tests.soak.worker import Window
 
 GOOD = [
     Window(
-        seconds=float(i),
+        seconds=10.0 * i,
         rounds=i,
         programs=i,
         replays=i,

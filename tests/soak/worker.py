@@ -103,9 +103,15 @@ class Worker:
         self.rounds += 1
 
     def window(self, seconds: float) -> Window:
-        """What was counted so far, with nothing left running."""
+        """What was counted so far, with nothing left running and the caches empty.
+
+        Each stream's cache grows to the most that a program ever needed there, which takes long and
+        says nothing of leaks.
+        """
         torch.accelerator.synchronize()
         gc.collect()
+        torch.accelerator.empty_cache()
+        torch.accelerator.empty_host_cache()
         stats = torch.gapless.memory_stats()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return Window(
