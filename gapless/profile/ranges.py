@@ -9,7 +9,6 @@ A range is a named stretch of one thread's time. The pipeline marks its own (``s
 Off, a range costs below 0.3 us, so that it may stay in the hot path. On, about 1 us.
 """
 
-import itertools
 import os
 import threading
 from collections import deque
@@ -62,23 +61,31 @@ class HostRange(Protocol):
     ) -> None: ...
 
 
-# sequence number, thread, name, step, start_ns, end_ns
-_Record = tuple[int, HostThread, str, int, int, int]
+class _Writer:
+    """One thread in one recording. It numbers its own ranges, in the order of their appends."""
+
+    __slots__ = ("append", "appended", "taken", "thread")
+
+    def __init__(self) -> None:
+        self.thread = HostThread(threading.get_native_id(), threading.current_thread().name)
+        self.append = _records.append
+        self.appended = 0
+        self.taken = 0  # of these, how many drain has taken out or found forgotten
+        _local.writer = self
+        _writers.append(self)
+
+
+# writer, number, name, step, start_ns, end_ns
+_Record = tuple[_Writer, int, str, int, int, int]
 
 # One buffer for all threads: append and popleft are atomic under the GIL, so no lock is taken.
-# A full deque forgets its oldest entry; the sequence numbers tell how many were forgotten.
+# A full deque forgets its oldest entry; the writers' numbers tell how many were forgotten. One
+# count for all threads would not: a thread may be between its number and its append.
 _records: deque[_Record] = deque(maxlen=DEFAULT_CAPACITY)
-_sequence = itertools.count()
-_taken = 0
+_writers: list[_Writer] = []
 _on = False
 _local = threading.local()
 _control = threading.Lock()
-
-
-def _this_thread() -> HostThread:
-    thread = HostThread(threading.get_native_id(), threading.current_thread().name)
-    _local.thread = thread
-    return thread
 
 
 class _Marked:
@@ -100,10 +107,12 @@ class _Marked:
     ) -> None:
         end_ns = monotonic_ns()
         try:
-            thread = _local.thread
+            writer = _local.writer
         except AttributeError:
-            thread = _this_thread()
-        _records.append((next(_sequence), thread, self.name, self.step, self.start_ns, end_ns))
+            writer = _Writer()
+        number = writer.appended
+        writer.append((writer, number, self.name, self.step, self.start_ns, end_ns))
+        writer.appended = number + 1
 
 
 class _Unmarked:
@@ -134,15 +143,15 @@ def start(capacity: int = DEFAULT_CAPACITY) -> None:
         ValueError: ``capacity`` is below 1.
         RuntimeError: ranges are being recorded already.
     """
-    global _records, _sequence, _taken, _on
+    global _records, _writers, _local, _on
     if capacity < 1:
         raise ValueError(f"capacity is {capacity} ranges; it must be at least 1")
     with _control:
         if _on:
             raise RuntimeError("host ranges are being recorded already; stop that recording first")
         _records = deque(maxlen=capacity)
-        _sequence = itertools.count()
-        _taken = 0
+        _writers = []
+        _local = threading.local()  # every thread starts anew
         _on = True
 
 
@@ -159,24 +168,27 @@ def is_on() -> bool:
 
 def drain() -> HostRanges:
     """Take out what was recorded since the last ``drain``; ranges still open are not in it."""
-    global _taken
     rows: list[tuple[int, int, int, int, int]] = []
     names: dict[str, int] = {}
     threads: dict[HostThread, int] = {}
-    newest = -1
+    dropped = 0
     with _control:
+        # Before the length: what these count is among the first so many records, or forgotten.
+        appended = [(writer, writer.appended) for writer in tuple(_writers)]
         # The length is read once: other threads may append for as long as this loop runs.
         for _ in range(len(_records)):
             try:
-                number, thread, name, step, start_ns, end_ns = _records.popleft()
+                writer, number, name, step, start_ns, end_ns = _records.popleft()
             except IndexError:
                 break
-            newest = max(newest, number)
-            thread_id = threads.setdefault(thread, len(threads))
+            dropped += number - writer.taken
+            writer.taken = number + 1
+            thread_id = threads.setdefault(writer.thread, len(threads))
             name_id = names.setdefault(name, len(names))
             rows.append((thread_id, step, name_id, start_ns, end_ns))
-        dropped = max(0, newest + 1 - _taken - len(rows))
-        _taken = max(_taken, newest + 1)
+        for writer, count in appended:
+            dropped += max(0, count - writer.taken)
+            writer.taken = max(count, writer.taken)
     columns = np.array(rows, dtype=np.int64).reshape(len(rows), len(RANGE_COLUMNS))
     return HostRanges(columns, tuple(names), tuple(threads), dropped)
 
@@ -184,11 +196,11 @@ def drain() -> HostRanges:
 def _forget_after_fork() -> None:
     # The parent's ranges are the parent's to write, and this thread has a new id. The lock may
     # have been held by a thread that does not exist here.
-    global _local, _control, _records, _taken
+    global _local, _control, _records, _writers
     _local = threading.local()
     _control = threading.Lock()
     _records = deque(maxlen=_records.maxlen)
-    _taken = next(_sequence) + 1
+    _writers = []
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

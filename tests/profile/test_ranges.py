@@ -106,6 +106,23 @@ def test_many_threads_lose_nothing():
     assert taken == 8000
 
 
+def test_what_a_thread_lost_is_counted_after_its_end():
+    ranges.start(capacity=2)
+
+    def mark(count):
+        for _ in range(count):
+            with host_range("short"):
+                pass
+
+    thread = threading.Thread(target=mark, args=(5,))
+    thread.start()
+    thread.join()
+    mark(3)
+    recorded = ranges.drain()
+    assert (len(recorded.columns), recorded.dropped) == (2, 6)
+    assert ranges.drain().dropped == 0
+
+
 def test_a_forked_child_has_ranges_of_its_own():
     ranges.start()
     with host_range("parent"):
