@@ -27,6 +27,9 @@ CREATED := $(VENV)/.created
 PREPARED := $(VENV)/.prepared
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
+# Much of a test is another process's start; each file's tests stay in one worker. 0: no workers.
+PYTEST_WORKERS ?= 2
+PYTEST = python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 # These start processes with drivers of their own choice.
 DRIVERS_OF_THEIR_OWN := $(addprefix --ignore=tests/device/test_,drivers.py several_devices.py process.py)
 SECONDS_EACH ?= 60
@@ -63,9 +66,9 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 	clang-format --dry-run --Werror $(SOURCES) $(NATIVE_TESTS)
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
-	python -m pytest $(PYTEST_ARGS)
-	GAPLESS_DRIVER=sim python -m pytest tests/device $(DRIVERS_OF_THEIR_OWN) $(PYTEST_ARGS)
-	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 python -m pytest tests/random \
+	$(PYTEST) $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim $(PYTEST) tests/device $(DRIVERS_OF_THEIR_OWN) $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 $(PYTEST) tests/random \
 		tests/ecosystem/test_generators.py $(PYTEST_ARGS)
 
 conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_ARGS='--only nn.*')

@@ -31,7 +31,7 @@ def saved(value: object) -> io.BytesIO:
         (lambda storage, tag: storage, "cpu"),
         (lambda storage, tag: storage.gapless() if tag == "gapless:0" else None, "gapless:0"),
     ],
-    ids=str,
+    ids=lambda value: "function" if callable(value) else str(value),
 )
 def test_map_location(location, device):
     tensor = torch.arange(6.0, device="gapless")
