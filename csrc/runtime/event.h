@@ -22,6 +22,15 @@ struct EventMark {
   std::shared_ptr<std::atomic<int64_t>> reached_ns;  // set where timing is on
 };
 
+// What has been submitted to the stream by now, without timing and outside captures.
+inline EventMark mark_of(Stream& stream) {
+  EventMark mark;
+  mark.stream = &stream;
+  mark.place = stream.submitted();
+  mark.failures_taken = stream.failures_taken();
+  return mark;
+}
+
 class Event {
  public:
   explicit Event(bool timing) : timing_(timing) {}

@@ -1,12 +1,15 @@
 #include "torch/fallback.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "torch/alias.h"
 #include "torch/arguments.h"
@@ -15,6 +18,7 @@
 #include "torch/graph_capture.h"
 #include "torch/op_plan.h"
 #include "torch/outputs.h"
+#include "torch/shape_key.h"
 #include "torch/shapes.h"
 #include "torch/submit.h"
 #include "torch/wait.h"
@@ -52,8 +56,11 @@ c10::Device device_of(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
 
 at::Tensor allocate(const TensorShape& shape, c10::Device device) {
   if (!shape.defined) return {};
-  return at::empty_strided(shape.sizes, shape.strides,
-                           at::TensorOptions().dtype(shape.dtype).device(device));
+  // As at::empty_strided does, without the way through the dispatcher. The device is the current.
+  TORCH_INTERNAL_ASSERT(device.index() == current_device());
+  return at::detail::empty_strided_generic(
+      shape.sizes, shape.strides, c10::GetAllocator(c10::kPrivateUse1),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), shape.dtype);
 }
 
 IValue allocate(const ResultShape& result, c10::Device device, std::vector<at::Tensor>* flat) {
@@ -66,26 +73,19 @@ IValue allocate(const ResultShape& result, c10::Device device, std::vector<at::T
   return list;
 }
 
+// `returned`, where given, takes what the kernel returns.
 std::unique_ptr<OpWork> make_work(Stream& stream, const c10::OperatorHandle& op, const OpPlan& plan,
                                   c10::ArrayRef<IValue> arguments, c10::Device device,
-                                  const std::vector<at::Tensor>& outputs) {
-  auto alias = [&](const at::Tensor& tensor) {
-    if (!tensor.device().is_privateuseone()) return snapshot(tensor);
-    note_use(stream, tensor);
-    return alias_on_cpu(tensor);
-  };
-  Stack queued;
-  queued.reserve(arguments.size());
-  for (const auto& value : arguments) queued.push_back(mapped(value, c10::kCPU, alias));
-  std::vector<at::Tensor> queued_outputs;
-  for (const auto& output : outputs) {
-    queued_outputs.push_back(output.defined() ? alias(output) : output);
-  }
-  auto work = std::make_unique<OpWork>(plan, op, std::move(queued), std::move(queued_outputs));
+                                  c10::ArrayRef<at::Tensor> outputs,
+                                  std::shared_ptr<Stack> returned = nullptr) {
+  auto work = std::make_unique<OpWork>(plan, op);
+  if (returned) work->return_to(std::move(returned));
+  for (const auto& value : arguments) work->add_argument(value, stream);
+  for (const auto& output : outputs) work->add_output(output, stream);
+  GraphBody* body = stream.capturing();
   if (plan.generator >= 0) {
     const auto at = static_cast<size_t>(plan.generator);
     const IValue& given = arguments[at];
-    GraphBody* body = stream.capturing();
     if (body) {
       TORCH_CHECK(given.isNone() || given.toGenerator() == default_generator(device.index()),
                   plan.name, ": only the device's default generator can be captured in a graph");
@@ -96,14 +96,100 @@ std::unique_ptr<OpWork> make_work(Stream& stream, const c10::OperatorHandle& op,
           as_ours(given.isNone() ? default_generator(device.index()) : given.toGenerator()).take());
     }
   }
+  if (body) work->keep_tensors();
   if (gapless::device(device.index()).memory_is_private()) count_staged(plan.name);
   return work;
 }
 
 void submit_op(const c10::OperatorHandle& op, const OpPlan& plan, c10::ArrayRef<IValue> arguments,
-               c10::Device device, const std::vector<at::Tensor>& outputs) {
+               c10::Device device, c10::ArrayRef<at::Tensor> outputs) {
   Stream& stream = stream_for(device);
   submit(stream, make_work(stream, op, plan, arguments, device, outputs));
+}
+
+// What one of PyTorch's wrappers calls while it runs on this thread.
+class WrapperCalls {
+ public:
+  WrapperCalls() : outer_(std::exchange(t_current, this)) {}
+  ~WrapperCalls() { t_current = outer_; }
+  WrapperCalls(const WrapperCalls&) = delete;
+  WrapperCalls& operator=(const WrapperCalls&) = delete;
+
+  static WrapperCalls* current() { return t_current; }
+
+  void note(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
+    ++count_;
+    outputs_.clear();
+    for (size_t i : plan.outputs) {
+      for_each_tensor(arguments[i], [&](const at::Tensor& output) {
+        outputs_.push_back({output.sizes().vec(), output.storage().nbytes()});
+      });
+    }
+  }
+  // Whether it was one call, of an out= variant that got its outputs as they are returned, with no
+  // more memory than they need: some kernels use the output as a scratchpad.
+  bool was_plain(const ResultShapes& results, bool fresh) const {
+    if (count_ != 1 || outputs_.size() != results.size()) return false;
+    for (size_t i = 0; i < results.size(); ++i) {
+      const TensorShape& shape = results[i].tensors[0];
+      if (results[i].is_list || shape.sizes != outputs_[i].sizes) return false;
+      const size_t needed = at::detail::computeStorageNbytes(shape.sizes, shape.strides,
+                                                             c10::elementSize(shape.dtype));
+      if (fresh && outputs_[i].storage_bytes != needed) return false;
+    }
+    return true;
+  }
+
+ private:
+  inline static thread_local WrapperCalls* t_current = nullptr;
+  WrapperCalls* const outer_;
+  int count_ = 0;
+  struct Output {
+    std::vector<int64_t> sizes;
+    size_t storage_bytes = 0;
+  };
+  std::vector<Output> outputs_;  // of the last one, before anybody resizes them
+};
+
+// Past PyTorch's own wrapper of the operator, which would infer what it has inferred before.
+Stack submit_wrapped(const c10::OperatorHandle& op, const OpPlan& plan,
+                     c10::ArrayRef<IValue> arguments, c10::Device device) {
+  ShapeKey key(op, ShapeKey::Purpose::kWrapper);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (plan.is_number[i]) {
+      key.add_number(arguments[i]);
+    } else {
+      key.add_argument(arguments[i]);
+    }
+  }
+  const auto shapes = remembered(key);
+  if (!shapes) {
+    // The first time with such operands: it checks them, and calls the out= variant. Another
+    // device's key, which has no kernels, leads to it.
+    Stack stack(arguments.begin(), arguments.end());
+    WrapperCalls calls;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), &stack);
+    auto found = std::make_shared<const ResultShapes>(shapes_of(stack));
+    if (calls.was_plain(*found, plan.out_plan != nullptr)) remember(key, std::move(found));
+    return stack;
+  }
+  Stack results;
+  if (!plan.out_plan) {
+    submit_op(op, plan, arguments, device, {});
+    for (int argument : plan.returned) results.push_back(arguments[static_cast<size_t>(argument)]);
+    return results;
+  }
+  Stream& stream = stream_for(device);
+  auto work = std::make_unique<OpWork>(*plan.out_plan, *plan.out_variant);
+  for (const auto& value : arguments) work->add_argument(value, stream);
+  for (const auto& shape : *shapes) {
+    results.emplace_back(allocate(shape.tensors[0], device));
+    work->add_argument(results.back(), stream);
+  }
+  if (stream.capturing()) work->keep_tensors();
+  if (gapless::device(device.index()).memory_is_private()) count_staged(plan.out_plan->name);
+  submit(stream, std::move(work));
+  return results;
 }
 
 // Waits for the operator's results, and brings fresh ones to the device. The kernel runs on the
@@ -114,9 +200,7 @@ Stack run_on_host(const c10::OperatorHandle& op, const OpPlan& plan,
   refuse_in_capture(stream, plan.name);
   count_departure(plan.name, plan.host_reason);
   auto returned = std::make_shared<Stack>();
-  auto work = make_work(stream, op, plan, arguments, device, {});
-  work->return_to(returned);
-  submit(stream, std::move(work));
+  submit(stream, make_work(stream, op, plan, arguments, device, {}, returned));
   synchronize(stream, plan.name);
   Stack stack = std::move(*returned);
   auto to_device = [&](const at::Tensor& result) {
@@ -189,11 +273,12 @@ Stack submit_inferred(const c10::OperatorHandle& op, c10::ArrayRef<IValue> argum
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const OpPlan& plan = plan_of(op);
-  const size_t count = op.schema().arguments().size();
-  // A copy: results replace the arguments on the stack, and they still have to be mapped back.
-  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  const size_t count = plan.arguments;
+  const c10::ArrayRef<IValue> arguments(stack->data() + stack->size() - count, count);
+  if (auto* calls = WrapperCalls::current()) calls->note(plan, arguments);
   const c10::Device device = device_of(plan, arguments);
-  const c10::DeviceGuard guard(device);
+  std::optional<c10::DeviceGuard> guard;
+  if (device.index() != current_device()) guard.emplace(device);
   Stack results;
   switch (plan.kind) {
     case OpKind::kView:
@@ -204,6 +289,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
                                 : run_on_host(op, plan, arguments, device);
       break;
     case OpKind::kMutating:
+      if (plan.has_wrapper) {
+        results = submit_wrapped(op, plan, arguments, device);
+        break;
+      }
       if (plan.is_out && !size_outputs(op, plan, arguments) && plan.functional) {
         results = run_out_on_host(plan, arguments, device);
         break;
@@ -218,7 +307,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
       }
       break;
     case OpKind::kFunctional:
-      results = submit_inferred(op, arguments, device);
+      results = plan.has_wrapper ? submit_wrapped(op, plan, arguments, device)
+                                 : submit_inferred(op, arguments, device);
       break;
   }
   torch::jit::drop(*stack, count);
@@ -237,6 +327,19 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
         "any.dims", "any.dims_out", "linalg__powsum", "mish_backward", "native_channel_shuffle",
         "native_group_norm", "native_layer_norm", "silu_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
+}
+
+void register_wrapped_operators() {
+  static auto* const library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !name.name.starts_with("aten::") || !has_wrapper(*op)) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    const std::string local = c10::toString(name).substr(std::string_view("aten::").size());
+    library->impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
 }
 

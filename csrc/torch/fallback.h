@@ -10,6 +10,11 @@ namespace gapless::torch_device {
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Puts the fallback before the wrappers of PyTorch that infer shapes anew at each call, wherever
+// the device has no kernel of its own; it calls them where it has not remembered what they find.
+// Called once, after all kernels of this library are registered.
+void register_wrapped_operators();
+
 // Queues the operator's CPU kernel with its results copied into `outputs` (flattened, in order).
 // `arguments` hold device tensors; the queue holds only aliases of them.
 void submit_functional(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,

@@ -21,6 +21,7 @@
 #include "torch/departures.h"
 #include "torch/distributed/bindings.h"
 #include "torch/errors.h"
+#include "torch/fallback.h"
 #include "torch/generator.h"
 #include "torch/graph.h"
 #include "torch/profiler.h"
@@ -142,6 +143,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   namespace py = pybind11;
   using namespace gapless::torch_device;
   c10::register_privateuse1_backend("gapless");
+  register_wrapped_operators();
   register_graphs();
   register_profiler();
   set_thread_start_hook(prepare_thread);

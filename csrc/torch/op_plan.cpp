@@ -56,9 +56,35 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
   return std::nullopt;
 }
 
+// The out= variant of the same name that takes the same arguments and then an output per result.
+std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const size_t inputs = schema.arguments().size(), results = schema.returns().size();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& candidate : dispatcher.getAllOpNames()) {
+    if (candidate.name != op.operator_name().name) continue;
+    const auto found = dispatcher.findSchema(candidate);
+    if (!found || found->schema().arguments().size() != inputs + results) continue;
+    const auto& arguments = found->schema().arguments();
+    bool same = found->hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    for (size_t i = 0; i < inputs; ++i) {
+      same = same && !arguments[i].alias_info() &&
+             arguments[i].name() == schema.arguments()[i].name() &&
+             *arguments[i].type() == *schema.arguments()[i].type();
+    }
+    for (size_t i = inputs; i < arguments.size(); ++i) {
+      same =
+          same && arguments[i].is_out() && arguments[i].type()->kind() == c10::TypeKind::TensorType;
+    }
+    if (same) return found;
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto plan = std::make_unique<OpPlan>();
+  plan->arguments = schema.arguments().size();
   plan->name = interned(c10::toString(op.operator_name()));
   plan->has_shape_function =
       op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
@@ -71,6 +97,9 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
       plan->is_out = plan->is_out || argument.is_out();
       if (argument.is_out()) plan->outputs.push_back(i);
     }
+    auto type = argument.type();
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    plan->is_number.push_back(type->kind() == c10::TypeKind::NumberType);
     if (plan->generator < 0 && is_generator(argument)) plan->generator = static_cast<int>(i);
   }
   bool view = false, fresh = false, foreign = false;
@@ -122,10 +151,29 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
       plan->functional = functional;
     }
   }
+  if (has_wrapper(op) && plan->kind == OpKind::kMutating) {
+    plan->has_wrapper = true;
+  } else if (has_wrapper(op) && plan->kind == OpKind::kFunctional) {
+    plan->out_variant = find_out_variant(op);
+    plan->has_wrapper = plan->out_variant.has_value();
+    if (plan->has_wrapper) plan->out_plan = &plan_of(*plan->out_variant);
+  }
   return plan;
 }
 
 }  // namespace
+
+bool has_wrapper(const c10::OperatorHandle& op) {
+  if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output)) {
+    return false;
+  }
+  const auto& schema = op.schema();
+  for (const auto& argument : schema.arguments()) {
+    if (argument.is_out()) return false;
+  }
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+         op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
 
 const OpPlan& plan_of(const c10::OperatorHandle& op) {
   static std::shared_mutex mutex;

@@ -35,12 +35,22 @@ struct OpPlan {
   bool queues_functional = false;
   // PyTorch's own wrapper allocates the outputs before it calls this out= variant.
   bool gets_sized_outputs = false;
+  // PyTorch's own wrapper checks the operands and sizes the results in C++ before it calls the out=
+  // variant; what it found is remembered, and the out= variant queued without it.
+  bool has_wrapper = false;
+  const OpPlan* out_plan = nullptr;  // of that variant, where the results are fresh
+  std::optional<c10::OperatorHandle> out_variant;
+  size_t arguments = 0;
+  std::vector<bool> is_number;  // per argument: a Scalar
   bool sized_by_count = false;  // an output with as many elements keeps its shape
 
   bool is_output(size_t argument) const {
     return std::find(outputs.begin(), outputs.end(), argument) != outputs.end();
   }
 };
+
+// Whether PyTorch's own wrapper would run where the device has no kernel, and the CPU has one.
+bool has_wrapper(const c10::OperatorHandle& op);
 
 const OpPlan& plan_of(const c10::OperatorHandle& op);
 

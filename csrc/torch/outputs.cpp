@@ -1,7 +1,6 @@
 #include "torch/outputs.h"
 
 #include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 
 #include "torch/arguments.h"
 #include "torch/shapes.h"
@@ -38,18 +37,6 @@ void resize(const OpPlan& plan, const at::Tensor& output, const TensorShape& sha
   }
 }
 
-// The arguments with unsized outputs in the place of the caller's: what the operator would give by
-// itself, and no warning of the shape function about the size of outputs.
-torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
-  torch::jit::Stack probe(arguments.begin(), arguments.end());
-  for (size_t i : plan.outputs) {
-    probe[i] = mapped(arguments[i], c10::kMeta, [](const at::Tensor& output) {
-      return at::empty({0}, output.options().device(c10::kMeta));
-    });
-  }
-  return probe;
-}
-
 }  // namespace
 
 bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
@@ -66,7 +53,7 @@ bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
   if (plan.takes_host_tensors && has_mask(arguments)) return !from_python;
   std::shared_ptr<const ResultShapes> shapes;
   if (plan.has_shape_function && !plan.returned.empty()) {
-    shapes = infer_shapes(op, without_sizes(plan, arguments));
+    shapes = infer_output_shapes(op, plan, arguments);
   } else if (plan.functional && plan_of(*plan.functional).kind == OpKind::kFunctional) {
     torch::jit::Stack inputs;
     for (size_t i = 0; i < arguments.size(); ++i) {

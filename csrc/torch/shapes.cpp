@@ -1,10 +1,11 @@
 #include "torch/shapes.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/stack.h>
-#include <c10/core/DefaultDtype.h>
+#include <ATen/ops/empty.h>
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "torch/alias.h"
@@ -19,91 +20,17 @@ using c10::IValue;
 
 constexpr size_t kRemembered = 4096;
 
-// An unambiguous text of everything that a shape function may look at. False where an argument has
-// no such text; then nothing is remembered.
-class Key {
- public:
-  explicit Key(const c10::OperatorHandle& op) {
-    add(&op.schema());
-    // What integers become where a result has to be floating.
-    text_ += static_cast<char>(c10::get_default_dtype_as_scalartype());
-  }
-
-  bool add_argument(const IValue& value) {
-    if (value.isTensor()) {
-      add_tensor(value.toTensor());
-    } else if (value.isInt()) {
-      add_tagged('i', value.toInt());
-    } else if (value.isBool()) {
-      add_tagged('b', value.toBool());
-    } else if (value.isDouble()) {
-      add_tagged('d', value.toDouble());
-    } else if (value.isNone()) {
-      text_ += 'n';
-    } else if (value.isIntList()) {
-      const auto list = value.toIntVector();
-      add_tagged('l', list.size());
-      for (int64_t item : list) add(item);
-    } else if (value.isBoolList()) {
-      const auto list = value.toBoolList();
-      add_tagged('B', list.size());
-      for (bool item : list) add(item);
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      size_t count = 0;
-      const size_t at = text_.size();
-      for_each_tensor(value, [&](const at::Tensor& tensor) {
-        add_tensor(tensor);
-        ++count;
-      });
-      // Undefined entries shift the meaning of those after them.
-      if (count != value.toListRef().size()) return false;
-      text_.insert(at, "L" + std::to_string(count) + ";");
-    } else if (value.isString()) {
-      add_tagged('s', value.toStringRef().size());
-      text_ += value.toStringRef();
-    } else if (value.isDoubleList()) {
-      const auto list = value.toDoubleVector();
-      add_tagged('f', list.size());
-      for (double item : list) add(item);
-    } else if (value.isComplexDouble()) {
-      add_tagged('z', value.toComplexDouble());
-    } else if (value.isGenerator()) {
-      text_ += 'G';
-    } else if (value.isDevice()) {
-      text_ += 'D';
-    } else {
-      return false;
-    }
-    return true;
-  }
-
-  std::string take() { return std::move(text_); }
-
- private:
-  template <typename T>
-  void add(const T& value) {
-    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  }
-  template <typename T>
-  void add_tagged(char tag, const T& value) {
-    text_ += tag;
-    add(value);
-  }
-  void add_tensor(const at::Tensor& tensor) {
-    if (!tensor.defined()) {
-      text_ += 'u';
-      return;
-    }
-    text_ += tensor.unsafeGetTensorImpl()->is_wrapped_number() ? 'w' : 't';
-    text_ += tensor.is_cpu() ? 'c' : 'g';
-    text_ += static_cast<char>(tensor.scalar_type());
-    text_ += static_cast<char>(tensor.dim());
-    for (int64_t size : tensor.sizes()) add(size);
-    for (int64_t stride : tensor.strides()) add(stride);
-  }
-
-  std::string text_;
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
+using Known =
+    std::unordered_map<std::string, std::shared_ptr<const ResultShapes>, TextHash, std::equal_to<>>;
+
+Known& known() {
+  thread_local Known known;
+  return known;
+}
 
 TensorShape shape_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -121,6 +48,26 @@ ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IV
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  ResultShapes results = shapes_of(stack);
+  correct_shapes(op, arguments, &results);
+  return results;
+}
+
+// The arguments with unsized outputs in the place of the caller's: what the operator would give by
+// itself, and no warning of the shape function about the size of outputs.
+torch::jit::Stack without_sizes(const OpPlan& plan, c10::ArrayRef<IValue> arguments) {
+  torch::jit::Stack probe(arguments.begin(), arguments.end());
+  for (size_t i : plan.outputs) {
+    probe[i] = mapped(arguments[i], c10::kMeta, [](const at::Tensor& output) {
+      return at::empty({0}, output.options().device(c10::kMeta));
+    });
+  }
+  return probe;
+}
+
+}  // namespace
+
+ResultShapes shapes_of(const torch::jit::Stack& stack) {
   ResultShapes results;
   for (const auto& value : stack) {
     ResultShape result;
@@ -134,24 +81,46 @@ ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IV
     }
     results.push_back(std::move(result));
   }
-  correct_shapes(op, arguments, &results);
   return results;
 }
 
-}  // namespace
+std::shared_ptr<const ResultShapes> remembered(const ShapeKey& key) {
+  if (!key.complete()) return nullptr;
+  const auto found = known().find(key.text());
+  return found == known().end() ? nullptr : found->second;
+}
+
+void remember(const ShapeKey& key, std::shared_ptr<const ResultShapes> shapes) {
+  if (!key.complete()) return;
+  if (known().size() >= kRemembered) known().clear();
+  known().emplace(key.text(), std::move(shapes));
+}
 
 std::shared_ptr<const ResultShapes> infer_shapes(const c10::OperatorHandle& op,
                                                  c10::ArrayRef<IValue> arguments) {
-  Key key(op);
-  bool has_key = true;
-  for (const auto& value : arguments) has_key = has_key && key.add_argument(value);
-  if (!has_key) return std::make_shared<ResultShapes>(call_shape_function(op, arguments));
-  thread_local std::unordered_map<std::string, std::shared_ptr<const ResultShapes>> known;
-  std::string text = key.take();
-  if (auto found = known.find(text); found != known.end()) return found->second;
+  ShapeKey key(op, ShapeKey::Purpose::kShapeFunction);
+  for (const auto& value : arguments) key.add_argument(value);
+  if (auto shapes = remembered(key)) return shapes;
   auto shapes = std::make_shared<const ResultShapes>(call_shape_function(op, arguments));
-  if (known.size() >= kRemembered) known.clear();
-  known.emplace(std::move(text), shapes);
+  remember(key, shapes);
+  return shapes;
+}
+
+std::shared_ptr<const ResultShapes> infer_output_shapes(const c10::OperatorHandle& op,
+                                                        const OpPlan& plan,
+                                                        c10::ArrayRef<IValue> arguments) {
+  ShapeKey key(op, ShapeKey::Purpose::kOutputs);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (plan.is_output(i)) {
+      key.add_output(arguments[i]);
+    } else {
+      key.add_argument(arguments[i]);
+    }
+  }
+  if (auto shapes = remembered(key)) return shapes;
+  auto shapes =
+      std::make_shared<const ResultShapes>(call_shape_function(op, without_sizes(plan, arguments)));
+  remember(key, shapes);
   return shapes;
 }
 

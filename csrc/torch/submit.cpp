@@ -10,6 +10,7 @@
 #include "torch/errors.h"
 #include "torch/graph_capture.h"
 #include "torch/profiler.h"
+#include "torch/recycled.h"
 #include "torch/staging.h"
 #include "torch/submit_site.h"
 #include "torch/wait.h"
@@ -61,38 +62,100 @@ void submit(Stream& stream, std::unique_ptr<Work> work) {
   if (blocking && !stream.capturing()) synchronize(stream);
 }
 
-OpWork::OpWork(const OpPlan& plan, c10::OperatorHandle op, torch::jit::Stack arguments,
-               std::vector<at::Tensor> outputs)
-    : Work(WorkKind::kOp, plan.name),
-      plan_(plan),
-      op_(std::move(op)),
-      arguments_(std::move(arguments)),
-      outputs_(std::move(outputs)) {}
+OpWork::OpWork(const OpPlan& plan, const c10::OperatorHandle& op)
+    : Work(WorkKind::kOp, plan.name), plan_(plan), op_(op) {}
+
+void* OpWork::operator new(size_t bytes) { return recycled::take(bytes); }
+void OpWork::operator delete(void* memory) { recycled::give_back(memory); }
+
+void OpWork::add_argument(const c10::IValue& value, Stream& stream) {
+  auto alias = [&](const at::Tensor& tensor) {
+    if (!tensor.is_privateuseone()) return snapshot(tensor);
+    note_use(stream, tensor);
+    return alias_on_cpu(tensor);
+  };
+  if (!value.isTensor() || !value.toTensor().defined()) {
+    arguments_.push_back(mapped(value, c10::kCPU, alias));
+    return;
+  }
+  const at::Tensor& tensor = value.toTensor();
+  const bool on_device = tensor.is_privateuseone();
+  // A value within the work is no device memory, to be staged, and does not outlive the work.
+  if (!on_device && (!Operand::fits(tensor) || results_ ||
+                     gapless::device(stream.device()).memory_is_private())) {
+    arguments_.emplace_back(snapshot(tensor));
+    return;
+  }
+  if (on_device) note_use(stream, tensor);
+  operands_.emplace_back(tensor, static_cast<int>(arguments_.size()));
+  arguments_.emplace_back();
+}
+
+void OpWork::add_output(const at::Tensor& tensor, Stream& stream) {
+  if (tensor.defined()) note_use(stream, tensor);
+  operands_.emplace_back(tensor, -1);
+}
 
 void OpWork::use_random_numbers(size_t argument, RandomTicket ticket) {
   random_argument_ = static_cast<int>(argument);
   ticket_ = ticket;
 }
 
+OpWork::Tensors OpWork::aliases() const {
+  Tensors tensors;
+  for (const Placed& placed : operands_) tensors.push_back(placed.operand.alias());
+  return tensors;
+}
+
+void OpWork::keep_tensors() { kept_ = aliases(); }
+
+void OpWork::place(const Tensors& tensors, torch::jit::Stack* stack,
+                   std::vector<at::Tensor>* outputs) const {
+  stack->assign(arguments_.begin(), arguments_.end());
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    if (operands_[i].argument < 0) {
+      outputs->push_back(tensors[i]);
+    } else {
+      (*stack)[static_cast<size_t>(operands_[i].argument)] = tensors[i];
+    }
+  }
+}
+
 void OpWork::run(const RunContext& context) {
   const Device& here = device(context.device);
   // What the host asked for needs a value; everything else may be left out on such a device.
   if (!here.properties().computes && !results_) return;
-  // A copy: a captured work runs again, and a failed one still has to tell its operands.
-  torch::jit::Stack stack = arguments_;
+  thread_local AliasPool pool;
+  thread_local torch::jit::Stack stack;  // for its memory; a kernel runs no other work
+  std::vector<at::Tensor> outputs;
+  Tensors taken;
+  if (kept_.empty()) {
+    for (const Placed& placed : operands_) taken.push_back(pool.take(placed.operand));
+  }
+  place(kept_.empty() ? taken : kept_, &stack, &outputs);
   if (random_argument_ >= 0) {
     stack[static_cast<size_t>(random_argument_)] = cpu_generator(ticket_, captured, context);
   }
   try {
     if (here.memory_is_private()) {
-      run_staged(&stack, context);
+      run_staged(&stack, outputs, context);
     } else {
-      run_kernel(&stack, outputs_);
+      run_kernel(&stack, outputs);
     }
   } catch (const c10::Error& error) {
+    stack.clear();
     throw DeviceError(error.what_without_backtrace());  // the backtrace is this thread's, of no use
+  } catch (...) {
+    stack.clear();
+    throw;
   }
-  if (results_) *results_ = std::move(stack);
+  if (results_) {
+    *results_ = std::move(stack);
+    stack = {};
+  }
+  stack.clear();
+  outputs.clear();
+  for (at::Tensor& tensor : taken) pool.give_back(std::move(tensor));
 }
 
 void OpWork::run_kernel(torch::jit::Stack* stack, const std::vector<at::Tensor>& outputs) {
@@ -100,24 +163,30 @@ void OpWork::run_kernel(torch::jit::Stack* stack, const std::vector<at::Tensor>&
   store(*stack, outputs);
 }
 
-void OpWork::run_staged(torch::jit::Stack* stack, const RunContext& context) {
+void OpWork::run_staged(torch::jit::Stack* stack, const std::vector<at::Tensor>& outputs,
+                        const RunContext& context) {
   Staging staging(context.device, context.stream);
   for (size_t i = 0; i < stack->size(); ++i) {
     const bool written =
         std::find(plan_.written.begin(), plan_.written.end(), i) != plan_.written.end();
     for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) { staging.add(tensor, written); });
   }
-  for (const at::Tensor& output : outputs_) staging.add(output, /*written=*/true);
+  for (const at::Tensor& output : outputs) staging.add(output, /*written=*/true);
   staging.fetch();
   auto staged = [&](const at::Tensor& tensor) { return staging.staged(tensor); };
   for (auto& value : *stack) value = mapped(value, c10::kCPU, staged);
-  std::vector<at::Tensor> outputs;
-  for (const at::Tensor& output : outputs_) outputs.push_back(staging.staged(output));
-  run_kernel(stack, outputs);
+  std::vector<at::Tensor> staged_outputs;
+  for (const at::Tensor& output : outputs) staged_outputs.push_back(staging.staged(output));
+  run_kernel(stack, staged_outputs);
   staging.write_back();
 }
 
-WorkCost OpWork::cost() const { return cost_of(plan_.name, arguments_, outputs_); }
+WorkCost OpWork::cost() const {
+  torch::jit::Stack stack;
+  std::vector<at::Tensor> outputs;
+  place(aliases(), &stack, &outputs);
+  return cost_of(plan_.name, stack, outputs);
+}
 
 void OpWork::store(const torch::jit::Stack& stack, const std::vector<at::Tensor>& outputs) {
   if (outputs.empty()) return;
@@ -137,9 +206,12 @@ void OpWork::store(const torch::jit::Stack& stack, const std::vector<at::Tensor>
 }
 
 std::string OpWork::operands() const {
+  torch::jit::Stack stack;
+  std::vector<at::Tensor> outputs;
+  place(aliases(), &stack, &outputs);
   std::ostringstream text;
   bool first = true;
-  for (const auto& value : arguments_) {
+  for (const auto& value : stack) {
     std::vector<at::Tensor> tensors;
     flatten(value, &tensors);
     for (const auto& tensor : tensors) {

@@ -78,7 +78,7 @@ void DistributedBackend::shutdown() {
     marks = std::exchange(unfinished_, {});
     for (auto& [device, lanes] : lanes_) {
       for (Stream* stream : {lanes.collectives, lanes.begin}) {
-        if (stream) marks.push_back(EventMark{.stream = stream, .place = stream->submitted()});
+        if (stream) marks.push_back(mark_of(*stream));
       }
     }
   }
@@ -193,7 +193,7 @@ c10::intrusive_ptr<c10d::Work> DistributedBackend::point_to_point(OpType type, c
     queue(finish, Part::kFinish);
     auto work = returned(type, finish, tensors, false, transfer);
     std::erase_if(unfinished_, [](const EventMark& mark) { return query(mark); });
-    unfinished_.push_back(EventMark{.stream = &finish, .place = finish.submitted()});
+    unfinished_.push_back(mark_of(finish));
     release_comm_stream(finish);
     return work;
   });
