@@ -93,6 +93,38 @@ Block* Allocator::allocate(uint64_t bytes, Stream* stream) {
 }
 
 Block* Allocator::take_cached(Pool& pool, Stream* stream, uint64_t bytes) {
+  if (Block* block = take_ready(pool, stream, bytes)) return block;
+  if (Block* block = take_free(pool, stream, bytes)) return block;
+  return merge_ready(pool) ? take_free(pool, stream, bytes) : nullptr;
+}
+
+Block* Allocator::take_ready(Pool& pool, Stream* stream, uint64_t bytes) {
+  const size_t size = bytes / kGrainBytes, at = static_cast<size_t>(stream->index());
+  if (size > Pool::kReadySizes || at >= pool.ready.size() || pool.ready[at][size].empty()) {
+    return nullptr;
+  }
+  Block* block = pool.ready[at][size].back();
+  pool.ready[at][size].pop_back();
+  count_split(block, /*is_free=*/false);
+  return block;
+}
+
+bool Allocator::merge_ready(Pool& pool) {
+  std::vector<Block*> blocks;
+  for (auto& sizes : pool.ready) {
+    for (auto& same : sizes) {
+      blocks.insert(blocks.end(), same.begin(), same.end());
+      same.clear();
+    }
+  }
+  for (Block* block : blocks) {
+    count_split(block, /*is_free=*/false);
+    merge(block);
+  }
+  return !blocks.empty();
+}
+
+Block* Allocator::take_free(Pool& pool, Stream* stream, uint64_t bytes) {
   Block key;
   key.stream = stream;
   key.bytes = bytes;
@@ -134,6 +166,7 @@ Block* Allocator::take_segment(Pool& pool, Stream* stream, uint64_t bytes) {
   if (pool.id != 0) {
     // What graphs that are gone have left, where no stream may still be using it: a replay need not
     // be on the stream whose order the block follows.
+    merge_ready(*pools_[0]);
     for (Block* unused : pools_[0]->free_blocks) {
       if (unused->previous || unused->next || unused->small != (bytes < kSmallLimitBytes)) continue;
       if (unused->bytes < size || unused->bytes > size + size / 4) continue;
@@ -218,6 +251,19 @@ void Allocator::give_back(Block* block) {
     block->pool = pools_[0].get();
     forget_if_unused(pool);
   }
+  const size_t size = block->bytes / kGrainBytes;
+  if (size > Pool::kReadySizes) {
+    merge(block);
+    return;
+  }
+  auto& ready = block->pool->ready;
+  const auto at = static_cast<size_t>(block->stream->index());
+  if (at >= ready.size()) ready.resize(at + 1);
+  ready[at][size].push_back(block);
+  count_split(block, /*is_free=*/true);
+}
+
+void Allocator::merge(Block* block) {
   auto mergeable = [&](Block* other) { return other && !other->allocated && erase_free(other); };
   if (mergeable(block->previous)) {
     Block* previous = block->previous;
@@ -239,21 +285,29 @@ void Allocator::give_back(Block* block) {
 
 void Allocator::insert_free(Block* block) {
   block->pool->free_blocks.insert(block);
+  count_split(block, /*is_free=*/true);
+}
+
+void Allocator::count_split(Block* block, bool is_free) {
   if (!block->previous && !block->next) return;
-  stats_.inactive_split.add(*block, 1);
-  stats_.inactive_split_bytes.add(*block, static_cast<int64_t>(block->bytes));
+  const auto bytes = static_cast<int64_t>(block->bytes);
+  if (is_free) {
+    stats_.inactive_split.add(*block, 1);
+    stats_.inactive_split_bytes.add(*block, bytes);
+  } else {
+    stats_.inactive_split.remove(*block, 1);
+    stats_.inactive_split_bytes.remove(*block, bytes);
+  }
 }
 
 bool Allocator::erase_free(Block* block) {
   if (block->pool->free_blocks.erase(block) == 0) return false;
-  if (block->previous || block->next) {
-    stats_.inactive_split.remove(*block, 1);
-    stats_.inactive_split_bytes.remove(*block, static_cast<int64_t>(block->bytes));
-  }
+  count_split(block, /*is_free=*/false);
   return true;
 }
 
 void Allocator::release_free_segments(Pool& pool) {
+  merge_ready(pool);
   for (auto at = pool.free_blocks.begin(); at != pool.free_blocks.end();) {
     Block* block = *at;
     // The whole segment is free, and the stream that may still be using it is past it.

@@ -4,8 +4,12 @@
 // handed out for that stream again, although queued work still uses it: the new work comes later in
 // the same order. For other streams that used it (`record_use`) the block waits until they have
 // passed the place that they were at when it was freed.
+//
+// Small blocks are not merged with their neighbours as they are freed: the next one of the same
+// size takes them as they are. They are merged before the allocator asks the driver for more.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -49,6 +53,10 @@ struct Pool {
   int users = 0;       // graphs
   int64_t blocks = 0;  // in tensors, or freed while another stream may still use them
   std::set<Block*, BySize> free_blocks;
+  // Free small blocks by their stream's index and their size in grains, not merged.
+  static constexpr size_t kReadySizes = 64;
+  using Ready = std::array<std::vector<Block*>, kReadySizes + 1>;
+  std::vector<Ready> ready;
 };
 
 struct Counter {
@@ -115,6 +123,12 @@ class Allocator {
   Pool* pool_for(Stream* stream);
   Block* take_cached(Pool& pool, Stream* stream, uint64_t bytes);
   Block* take_segment(Pool& pool, Stream* stream, uint64_t bytes);
+  Block* take_ready(Pool& pool, Stream* stream, uint64_t bytes);
+  Block* take_free(Pool& pool, Stream* stream, uint64_t bytes);
+  // The ready blocks become free blocks, merged with their neighbours. False where there were none.
+  bool merge_ready(Pool& pool);
+  void merge(Block* block);
+  void count_split(Block* block, bool is_free);
   Block* split(Block* block, uint64_t bytes);
   void give_back(Block* block);
   void insert_free(Block* block);
