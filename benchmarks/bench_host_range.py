@@ -2,10 +2,13 @@
 
 import timeit
 
+from report import Measurement, load, publish
+
 from gapless.profile import host_range, ranges
 
 _CALLS = 100_000
 _REPEATS = 7
+LIMIT_OFF_US = 0.3
 
 
 def cost_us() -> float:
@@ -27,13 +30,19 @@ def cost_us() -> float:
 
 def main() -> None:
     """Measure both and print them."""
-    print(f"host range, not recorded: {cost_us():.2f} us")
+    load_before = load()
+    off = cost_us()
     ranges.start()
     try:
-        print(f"host range, recorded:     {cost_us():.2f} us")
+        on = cost_us()
     finally:
         ranges.stop()
         ranges.drain()
+    rows = [
+        Measurement("host range, not recorded", off, "us", limit=LIMIT_OFF_US),
+        Measurement("host range, recorded", on, "us"),
+    ]
+    publish("host ranges", rows, load_before)
 
 
 if __name__ == "__main__":

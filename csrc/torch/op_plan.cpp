@@ -150,6 +150,11 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
         plan->takes_host_tensors) {
       plan->functional = functional;
     }
+    // Its functional variant writes to the running statistics, and so is none; this one takes the
+    // same arguments and tells the same sizes.
+    if (op.operator_name() == c10::OperatorName("aten::_native_batch_norm_legit", "out")) {
+      plan->functional = c10::Dispatcher::singleton().findSchema({"aten::native_batch_norm", ""});
+    }
   }
   if (has_wrapper(op) && plan->kind == OpKind::kMutating) {
     plan->has_wrapper = true;

@@ -22,9 +22,9 @@ def build_app() -> typer.Typer:
     from gapless.cli.demo import demo
     from gapless.cli.doctor import doctor
     from gapless.cli.generate import generate
+    from gapless.cli.version import options
 
     app = typer.Typer(
-        help="An asynchronous PyTorch device that never waits for the host, with the proof.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -32,6 +32,7 @@ def build_app() -> typer.Typer:
     )
     for command in (demo, generate, doctor):
         app.command()(reported(command))
+    app.callback()(options)
     return app
 
 

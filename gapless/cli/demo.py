@@ -37,7 +37,10 @@ def demo(
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="New tokens per prompt, at most.")] = 64,
+    tokens: Annotated[
+        int,
+        typer.Option("--tokens", "--max-new-tokens", help="New tokens per prompt, at most."),
+    ] = 64,
     host_work_us: Annotated[
         int, typer.Option(help="Python work per step between submit and read, in microseconds.")
     ] = 400,

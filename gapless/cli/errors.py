@@ -29,7 +29,10 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         import typer
 
         try:
-            return command(*args, **kwargs)
+            result = command(*args, **kwargs)
+            # What could not be written is told like any other error, and not at exit.
+            sys.stdout.flush()
+            return result
         except KeyboardInterrupt:
             print_interrupted()
             raise typer.Exit(INTERRUPTED) from None

@@ -18,7 +18,10 @@ def generate(
         Path, typer.Option(help="A folder with config.json, *.safetensors and a tokenizer.")
     ],
     prompt: Annotated[str, typer.Option(help="What to answer or to continue.")],
-    max_new_tokens: Annotated[int, typer.Option(help="Stop after so many tokens.")] = 256,
+    max_new_tokens: Annotated[
+        int,
+        typer.Option("--max-new-tokens", "--tokens", help="Stop after so many tokens."),
+    ] = 256,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[
         str, typer.Option(help="auto, cpu, or an accelerator such as gapless.")

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 import torch
 import typer
@@ -56,3 +58,19 @@ def test_typers_own_ways_out_pass(error):
 
     with pytest.raises(type(error)):
         command()
+
+
+def test_output_that_cannot_be_written_is_an_error(capsys, monkeypatch):
+    @reported
+    def command():
+        print("something")
+
+    with open("/dev/full", "w") as full, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", full)
+        with pytest.raises(typer.Exit) as exit_info:
+            command()
+        patched.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert exit_info.value.exit_code == 1
+    assert "No space left on device" in capsys.readouterr().err

@@ -57,3 +57,42 @@ def test_a_size_that_fits_stays_asynchronous():
 def test_results_that_do_not_fit_the_dtype_are_refused():
     with pytest.raises(RuntimeError, match="can't be cast"):
         torch.add(A.to("gapless"), 1, out=torch.zeros(3, 4, dtype=torch.long, device="gapless"))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("size", [0, 2, 7])
+def test_batch_norm_with_running_statistics(size):
+    def run(device: str) -> list[torch.Tensor]:
+        channels = torch.ones(4, device=device)
+        out = [torch.zeros(size, device=device) for _ in range(3)]
+        torch.ops.aten._native_batch_norm_legit.out(
+            *(A.to(device), channels, channels, channels.clone(), channels.clone()),
+            *(True, 0.1, 1e-5),
+            **dict(zip(("out", "save_mean", "save_invstd"), out, strict=True)),
+        )
+        return [tensor.cpu() for tensor in out]
+
+    for expected, actual in zip(run("cpu"), run("gapless"), strict=True):
+        assert torch.equal(expected, actual)
+
+
+def test_changing_numbers_need_no_new_shapes():
+    for step in range(1, 4):
+        x = torch.full((3, 4), 2.0, device="gapless")
+        x.add_(A.to("gapless"), alpha=0.5 * step)
+        expected = torch.full((3, 4), 2.0).add_(A, alpha=0.5 * step)
+        assert torch.equal(x.cpu(), expected)
+        assert torch.equal(torch.pow(x, 0.1 * step).cpu(), torch.pow(expected, 0.1 * step))
+
+
+def test_what_was_remembered_still_checks_other_shapes():
+    x, row = torch.ones(3, 4, device="gapless"), torch.ones(4, device="gapless")
+    for _ in range(2):
+        x + row
+        x.add_(row)
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        x + torch.ones(5, device="gapless")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        row.add_(x)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.ones(4, dtype=torch.long, device="gapless").add_(row)
