@@ -1,4 +1,6 @@
+import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -331,3 +333,20 @@ def test_a_steady_loop_takes_nothing_from_the_driver(streams):
     for name in ("num_device_alloc", "num_device_free", "num_sync_all_streams"):
         assert after[name] == before[name], name
     torch.accelerator.synchronize()
+
+
+def test_an_empty_cache_gives_memory_back_to_the_system():
+    def resident_mib() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    torch.accelerator.empty_cache()
+    torch.accelerator.empty_host_cache()
+    tensors = [torch.ones(16 << 20, dtype=torch.uint8, device="gapless") for _ in range(4)]
+    tensors += [torch.ones(16 << 20, dtype=torch.uint8).pin_memory() for _ in range(4)]
+    torch.accelerator.synchronize()
+    before = resident_mib()
+    tensors.clear()
+    torch.accelerator.empty_cache()
+    torch.accelerator.empty_host_cache()
+    assert resident_mib() < before - 120

@@ -1,6 +1,7 @@
 #include "drivers/cpu/cpu_driver.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -98,6 +99,35 @@ gapless_status device_properties(int device, gapless_device_properties* out) {
   return GAPLESS_OK;
 }
 
+uint64_t whole_pages(uint64_t bytes) {
+  static const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+// Whole huge pages come from the system and go back to it. Among the small blocks of the C
+// library's heap they would leave holes that it keeps.
+void* map_huge_pages(uint64_t bytes) {
+  const uint64_t mapped = bytes + kHugePageBytes;
+  void* begin = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t address = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  if (address > start) munmap(begin, address - start);
+  const uintptr_t end = start + mapped, used_end = address + whole_pages(bytes);
+  if (end > used_end) munmap(reinterpret_cast<void*>(used_end), end - used_end);
+  void* memory = reinterpret_cast<void*>(address);
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+void release_memory(void* address, uint64_t bytes) {
+  if (bytes >= kHugePageBytes) {
+    munmap(address, whole_pages(bytes));
+  } else {
+    std::free(address);
+  }
+}
+
 gapless_status map_memory(uint64_t bytes, void** out) {
   // Linux hands out more address space than there is memory and kills the process later; an error
   // now is worth the look at what is free. Small blocks are not worth it.
@@ -111,26 +141,29 @@ gapless_status map_memory(uint64_t bytes, void** out) {
     }
   }
   void* address = nullptr;
-  const uint64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : 64;
-  if (posix_memalign(&address, alignment, bytes) != 0) {
+  if (bytes >= kHugePageBytes) {
+    address = map_huge_pages(bytes);
+  } else if (posix_memalign(&address, 64, bytes) != 0) {
+    address = nullptr;
+  }
+  if (!address) {
     return fail(GAPLESS_OUT_OF_MEMORY, "the operating system refused the memory");
   }
-  if (bytes >= kHugePageBytes) madvise(address, bytes, MADV_HUGEPAGE);
   *out = address;
   return GAPLESS_OK;
 }
 
 gapless_status memory_alloc(int, uint64_t bytes, void** out) { return map_memory(bytes, out); }
 
-gapless_status memory_free(int, void* address, uint64_t) {
-  std::free(address);
+gapless_status memory_free(int, void* address, uint64_t bytes) {
+  release_memory(address, bytes);
   return GAPLESS_OK;
 }
 
 gapless_status host_alloc(uint64_t bytes, void** out) { return map_memory(bytes, out); }
 
-gapless_status host_free(void* address, uint64_t) {
-  std::free(address);
+gapless_status host_free(void* address, uint64_t bytes) {
+  release_memory(address, bytes);
   return GAPLESS_OK;
 }
 
