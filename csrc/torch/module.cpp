@@ -25,6 +25,7 @@
 #include "torch/generator.h"
 #include "torch/graph.h"
 #include "torch/profiler.h"
+#include "torch/program.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -161,6 +162,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("take_unreported_failures", &take_unreported);
   m.def("watchdog_reports", &watchdog::reports);
   m.def("core_plan", &core_plan);
+  py::class_<Program, std::shared_ptr<Program>>(m, "Program")
+      .def(py::init<const std::string&, const std::string&>(), py::arg("path"), py::arg("name"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("launch", &Program::launch, py::arg("operands"), py::arg("written"),
+           py::call_guard<py::gil_scoped_release>());
   m.def("properties", &properties);
   m.def("default_generator", &default_generator_object);
   m.def("set_step", &set_current_step);

@@ -1,0 +1,11 @@
+"""``torch.compile(model, backend="gapless")``: compiled programs for the device.
+
+A graph that PyTorch traced is compiled once per shape by AOTInductor into a shared object, kept in
+the artifact cache, and launched from the stream's native thread as one piece of work. Weights are
+operands of a program and no part of it, so that layers which look alike share one artifact.
+"""
+
+from gapless.compile.backend import gapless_backend
+from gapless.compile.statistics import CompileStatistics, reset_statistics, statistics
+
+__all__ = ["CompileStatistics", "gapless_backend", "reset_statistics", "statistics"]

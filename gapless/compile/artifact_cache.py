@@ -1,0 +1,79 @@
+"""Programs on disk: each compiled once, by one process, and checked whenever it is loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from gapless.compile.compiler import SHARED_OBJECT, compile_into, key_of
+from gapless.compile.errors import ProgramMissing
+from gapless.compile.host_graph import HostGraph
+from gapless.models.cache import cache_root, check, obtain, open_root
+
+FOLDER = "programs"
+MODE_VARIABLE = "GAPLESS_COMPILE"
+LIMIT_VARIABLE = "GAPLESS_PROGRAM_CACHE_BYTES"
+DEFAULT_LIMIT_BYTES = 4 << 30
+
+
+def programs_root() -> Path:
+    """The folder of all artifacts."""
+    return cache_root() / FOLDER
+
+
+def obtain_artifact(graph: HostGraph, root: Path | None = None) -> tuple[Path, str, bool]:
+    """The shared object of the graph's program, its key, and whether the cache held it.
+
+    Raises:
+        ProgramMissing: it does not, and ``GAPLESS_COMPILE=never``.
+        ModelCacheError: the cache cannot be used.
+    """
+    key = key_of(graph)
+    open_root(cache_root() if root is None else root.parent)
+    root = programs_root() if root is None else root
+    source = {"key": key}
+    was_cached = check(root / key, source) is None
+    if not was_cached and os.environ.get(MODE_VARIABLE) == "never":
+        shapes = ", ".join(str(list(each.size)) for each in graph.operands)
+        raise ProgramMissing(
+            f"no program for operands of shapes {shapes} in {root}, and {MODE_VARIABLE}=never; "
+            f"run once without it where the shapes are the same, or unset it"
+        )
+    entry = obtain(key, source, lambda folder: compile_into(graph, folder), _tell, root)
+    os.utime(entry)  # what was used last is evicted last
+    if not was_cached:
+        evict(root, limit_bytes(), keep=key)
+    return entry / SHARED_OBJECT, key, was_cached
+
+
+def limit_bytes() -> int:
+    """``GAPLESS_PROGRAM_CACHE_BYTES``, or 4 GiB."""
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    return int(text) if text.isdigit() else DEFAULT_LIMIT_BYTES
+
+
+def evict(root: Path, limit: int, keep: str = "") -> list[str]:
+    """Remove the artifacts that were used least recently until the rest fits; their keys."""
+    entries = []
+    for path in root.iterdir():
+        if path.is_dir() and not path.name.startswith("."):
+            size = sum(each.stat().st_size for each in path.iterdir())
+            entries.append((path.stat().st_mtime, size, path))
+    total = sum(size for _, size, _ in entries)
+    removed = []
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            break
+        if path.name == keep:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        total -= size
+        removed.append(path.name)
+    return removed
+
+
+def _tell(text: str) -> None:
+    print(f"gapless: {time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
