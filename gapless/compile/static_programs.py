@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -48,9 +49,12 @@ class StaticPrograms:
         if program is None:
             if len(self._programs) >= self._limit:
                 return self._run_eagerly(arguments, f"more than {self._limit} shapes")
-            program = CompiledProgram(host_graph(self._graph_module, arguments), self._name)
+            program = _compiler_thread.submit(self._make, arguments).result()
             self._programs[key] = program
         return program(arguments, device)
+
+    def _make(self, arguments: Sequence[Any]) -> CompiledProgram:
+        return CompiledProgram(host_graph(self._graph_module, arguments), self._name)
 
     def _run_eagerly(self, arguments: Sequence[Any], reason: str) -> Any:
         statistics.count_eager(reason)
@@ -64,6 +68,9 @@ class StaticPrograms:
 
 
 _told: set[str] = set()
+# A thread of its own: inside a compiled function the calling thread's dispatcher is set up for
+# running graphs, and tracing needs it as it was.
+_compiler_thread = ThreadPoolExecutor(1, thread_name_prefix="gapless-compile")
 
 
 def _layout_key(value: Any) -> Any:
