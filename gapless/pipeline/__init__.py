@@ -1,6 +1,22 @@
-"""Autoregressive loops that keep any accelerator busy.
+"""Loops that keep any accelerator busy.
 
-``decode_step`` is one step with its state on the device, ``step_program`` submits it (as a graph
-where there is one), ``decode_loop`` drives it sequentially or double-buffered. Nothing here is
-particular to gapless: only ``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` are used.
+``Pipeline`` runs a function over inputs, double-buffered. For autoregressive models ``decode_step``
+is one step with its state on the device, ``step_program`` submits it (as a graph where there is
+one), and ``decode_loop`` drives it sequentially or double-buffered. Nothing here is particular to
+gapless: only ``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` are used.
 """
+
+from gapless.pipeline.host_waits import HostWait
+from gapless.pipeline.mapped_results import MappedResults
+from gapless.pipeline.pipeline import Pipeline
+from gapless.pipeline.pipeline_statistics import PipelineStatistics, PipelineWarning
+from gapless.pipeline.step_error import StepError
+
+__all__ = [
+    "HostWait",
+    "MappedResults",
+    "Pipeline",
+    "PipelineStatistics",
+    "PipelineWarning",
+    "StepError",
+]
