@@ -64,19 +64,19 @@ class HostTransfer:
             )
         if self._inputs_stay and (self._on_cpu or tensor.is_pinned()):
             return tensor
-        plain = tensor.detach()
+        plain = _without_gradient(tensor)
         staged = torch.empty_like(plain, pin_memory=not self._on_cpu).copy_(plain)
         return staged.requires_grad_() if tensor.requires_grad else staged
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self._device:
             return tensor
-        sent = tensor.detach().to(self._device, non_blocking=True)
+        sent = _without_gradient(tensor).to(self._device, non_blocking=True)
         return sent.requires_grad_() if tensor.requires_grad else sent
 
     def _fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         _require_strided(tensor, "result")
-        plain = tensor.detach()
+        plain = _without_gradient(tensor)
         if tensor.device == self._device and not self._on_cpu:
             buffer = torch.empty_like(plain, device="cpu", pin_memory=True)
             return buffer.copy_(plain, non_blocking=True)
@@ -91,6 +91,10 @@ class HostTransfer:
                 f"way there; return the tensor on {self._device}, the pipeline copies it"
             )
         return plain.clone()  # a later step may write to the same memory
+
+
+def _without_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _require_strided(tensor: torch.Tensor, what: str) -> None:

@@ -64,15 +64,11 @@ class MappedResults(Iterator[Any]):
             raise StopIteration
         number = self._queue.next_read
         try:
-            result = self._queue.take()
-        except StepError as error:
-            if not self._return_errors:
-                raise
-            result = error
-        # From here to the next call the caller looks at the result.
-        self._processing = self._host_range("process", number)
-        self._processing.__enter__()
-        return result
+            return self._queue.take(self._return_errors)
+        finally:
+            # From here to the next call the caller looks at the result.
+            self._processing = self._host_range("process", number)
+            self._processing.__enter__()
 
     def close(self) -> None:
         """Wait for what is in flight, drop its results, and close the inputs.

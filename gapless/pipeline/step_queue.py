@@ -148,8 +148,8 @@ class StepQueue:
         self._require_room()
         self._append(_Step(self._submitted, error.index, -1, error=error))
 
-    def take(self) -> Any:
-        """Wait for the oldest step and return its result.
+    def take(self, return_error: bool = False) -> Any:
+        """Wait for the oldest step and return its result, or its error where that is asked for.
 
         Raises:
             RuntimeError: nothing is in flight.
@@ -161,9 +161,17 @@ class StepQueue:
         with self._host_range("wait", step.number):
             self._finish(step)
         self._read += 1
-        if step.error is not None:
-            raise step.error
-        return step.result
+        # An error's traceback knows its frames and their callers: a name for the error in one of
+        # them would make a cycle, which keeps their tensors until Python looks for cycles.
+        error, step.error = step.error, None
+        try:
+            if error is None:
+                return step.result
+            if return_error:
+                return error
+            raise error
+        finally:
+            del error
 
     def drain(self) -> list[StepError]:
         """Wait for all steps in flight, throw them away, and return what had gone wrong."""
@@ -174,6 +182,7 @@ class StepQueue:
             self._dropped += 1
             if step.error is not None:
                 errors.append(step.error)
+                step.error = None
         for slot in tuple(self._interrupted):
             if self._events:
                 with suppress(Exception):  # the interrupt was the error to tell
@@ -240,7 +249,7 @@ class StepQueue:
             if self._events and step.slot >= 0:
                 self._events[step.slot].synchronize()
         except Exception as error:
-            failure = error
+            failure = error.with_traceback(None)  # it would only show this line; and see take
             self._note_failure(error)
         finally:
             self._wait_ns += monotonic_ns() - start_ns
