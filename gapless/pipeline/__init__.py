@@ -9,7 +9,8 @@ gapless: only ``torch.accelerator``, ``torch.Stream`` and ``torch.Event`` are us
 from gapless.pipeline.host_waits import HostWait
 from gapless.pipeline.mapped_results import MappedResults
 from gapless.pipeline.pipeline import Pipeline
-from gapless.pipeline.pipeline_statistics import PipelineStatistics, PipelineWarning
+from gapless.pipeline.pipeline_statistics import PipelineStatistics
+from gapless.pipeline.pipeline_warning import PipelineWarning
 from gapless.pipeline.step_error import StepError
 
 __all__ = [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from gapless.pipeline.pipeline_statistics import PipelineWarning
+from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.step_error import StepError
 from gapless.pipeline.step_marks import host_ranges
 from gapless.pipeline.step_queue import StepQueue
@@ -131,9 +130,7 @@ def warn_of_dropped(errors: list[StepError]) -> None:
     """Warn where the device failed on steps whose results nobody will read."""
     failed = [each for each in errors if each.stage == "device" and not each.is_consequence]
     if failed:
-        warnings.warn(
-            f"a pipeline was closed with unread results, of which {len(failed)} had failed on the "
-            f"device. {failed[0]}",
-            PipelineWarning,
-            stacklevel=4,
+        warn_caller(
+            f"a pipeline was closed with unread steps, of which {len(failed)} had failed on the "
+            f"device. {failed[0]}"
         )

@@ -125,8 +125,8 @@ class Pipeline:
         self._require_unmapped("map")
         if self._queue.in_flight:
             raise RuntimeError(
-                f"{self._queue.in_flight} results were submitted and not read; read them with "
-                "result() before map()"
+                f"{self._queue.in_flight} submitted step(s) were not read; read them with result() "
+                "before map()"
             )
         try:
             iterator = iter(inputs)
@@ -213,7 +213,7 @@ class Pipeline:
             return
         with suppress(Exception):
             warnings.warn(
-                f"a pipeline with {self._queue.in_flight} unread results was not closed; use it in "
+                f"a pipeline with {self._queue.in_flight} unread step(s) was not closed; use it in "
                 "a with block",
                 ResourceWarning,
                 stacklevel=2,

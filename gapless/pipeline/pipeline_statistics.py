@@ -42,7 +42,3 @@ class PipelineStatistics:
     host_wait_steps: int | None
     host_waits: tuple[HostWait, ...]
     no_overlap_reason: str | None
-
-
-class PipelineWarning(RuntimeWarning):
-    """A pipeline cannot do what it is for, or dropped something that had failed."""

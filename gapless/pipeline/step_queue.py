@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -14,7 +13,8 @@ import torch
 
 from gapless.pipeline.host_transfer import HostTransfer
 from gapless.pipeline.host_waits import HostWait, HostWaitCounter
-from gapless.pipeline.pipeline_statistics import PipelineStatistics, PipelineWarning
+from gapless.pipeline.pipeline_statistics import PipelineStatistics
+from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.receipts import Receipts
 from gapless.pipeline.step_error import StepError
 from gapless.pipeline.step_marks import SetStep, host_ranges, ignore_step, step_setter
@@ -216,7 +216,7 @@ class StepQueue:
             )
         if len(self._steps) >= self._depth:
             raise RuntimeError(
-                f"{len(self._steps)} steps are in flight and the depth is {self._depth}; take a "
+                f"{len(self._steps)} step(s) are in flight and the depth is {self._depth}; take a "
                 "result before submitting more, or make the pipeline deeper"
             )
 
@@ -303,9 +303,7 @@ class StepQueue:
         what = ", ".join(f"{wait.operation} ({wait.reason})" for wait in waits)
         self._no_overlap_reason = f"the step of input {step.index} waited for the device: {what}"
         if self._depth > 1:
-            warnings.warn(
+            warn_caller(
                 f"{self._no_overlap_reason}. The host cannot run ahead of such a step; keep values "
-                "on the device and return them. Pipeline.statistics counts further ones",
-                PipelineWarning,
-                stacklevel=4,
+                "on the device and return them. Pipeline.statistics counts further ones"
             )

@@ -70,7 +70,7 @@ def test_submitting_more_than_the_depth_is_refused(device, depth):
     with Pipeline(step, depth, device=device) as pipeline:
         for value in range(depth):
             pipeline.submit(torch.tensor(value))
-        expected = rf"{depth} steps are in flight and the depth is {depth}; take a result"
+        expected = rf"{depth} step\(s\) are in flight and the depth is {depth}; take a result"
         with pytest.raises(RuntimeError, match=expected):
             pipeline.submit(torch.tensor(9))
         assert step.submitted == pipeline.in_flight == depth
