@@ -58,13 +58,17 @@ class StepQueue:
         self._device = device
         self._depth = depth
         self._stream: torch.Stream | None = None
+        self._on_device: AbstractContextManager[object] = nullcontext()
         self._on_stream: AbstractContextManager[object] = nullcontext()
         self._events: list[torch.Event] = []
         if device.type != "cpu":
             self._stream = torch.accelerator.current_stream(device)
             self._on_stream = self._stream
+            # A default stream that is its device's current one does not make the device current.
+            if torch.accelerator.device_count() > 1:
+                self._on_device = torch.accelerator.device_index(device.index)
             self._events = [torch.Event(device) for _ in range(depth)]
-        with self._on_stream:
+        with self._on_device, self._on_stream:
             self._receipts = Receipts(device, depth)
         self._transfer = HostTransfer(device, inputs_stay)
         self._waits = HostWaitCounter(device)
@@ -116,7 +120,7 @@ class StepQueue:
         self._is_submitting = True
         self._waits.begin()
         try:
-            with self._on_stream:
+            with self._on_device, self._on_stream:
                 self._set_step(step.number)
                 with self._host_range("prepare", step.number):
                     prepared = item if self._prepare is None else self._prepare(item)
