@@ -40,6 +40,7 @@ class MappedResults(Iterator[Any]):
         self._return_errors = return_errors
         self._taken = 0
         self._has_ended = False  # the inputs
+        self._is_taking_input = False
         self._is_open = True
         self._host_range = host_ranges()
         self._processing: Any = None
@@ -53,6 +54,12 @@ class MappedResults(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        if self._is_taking_input:
+            raise RuntimeError(
+                "the inputs asked for a result that was not handed out yet, since inputs are taken "
+                f"{self._depth - 1} step(s) ahead; keep what a step needs of an earlier one on the "
+                "device, or use depth=1 and what the loop has seen"
+            )
         self._end_processing()
         if not self._is_open:
             raise StopIteration
@@ -92,6 +99,7 @@ class MappedResults(Iterator[Any]):
     def _submit_next(self) -> None:
         assert self._inputs is not None
         index = self._taken
+        self._is_taking_input = True
         try:
             with self._host_range("schedule", self._queue.next_number):
                 item = next(self._inputs)
@@ -102,6 +110,8 @@ class MappedResults(Iterator[Any]):
             self._has_ended = True
             self._queue.fail(StepError(index, "input", error))
             return
+        finally:
+            self._is_taking_input = False
         self._taken += 1
         self._queue.submit(item, index)
 

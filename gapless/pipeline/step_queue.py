@@ -130,7 +130,8 @@ class StepQueue:
                     self._submit(step, staged)
         except Exception as error:
             step.error = StepError(index, stage, error)
-            self._note_failure(error)
+            if isinstance(error, torch.AcceleratorError):
+                self._keep_failure(error)
             self._record(step.slot)
         except BaseException:
             # An interrupt, which belongs to no result. What was submitted so far is waited for.
@@ -156,9 +157,10 @@ class StepQueue:
         """Wait for the oldest step and return its result, or its error where that is asked for.
 
         Raises:
-            RuntimeError: nothing is in flight.
+            RuntimeError: nothing is in flight, or this is called from within a step's function.
             StepError: the step failed, on the host or on the device.
         """
+        self._require_idle()
         if not self._steps:
             raise RuntimeError("no result is on its way; submit an input first")
         step = self._steps[0]
@@ -178,7 +180,12 @@ class StepQueue:
             del error
 
     def drain(self) -> list[StepError]:
-        """Wait for all steps in flight, throw them away, and return what had gone wrong."""
+        """Wait for all steps in flight, throw them away, and return what had gone wrong.
+
+        Raises:
+            RuntimeError: this is called from within a step's function.
+        """
+        self._require_idle()
         errors = []
         while self._steps:
             step = self._steps[0]
@@ -212,12 +219,15 @@ class StepQueue:
             no_overlap_reason=self._no_overlap_reason,
         )
 
-    def _require_room(self) -> None:
+    def _require_idle(self) -> None:
         if self._is_submitting:
             raise RuntimeError(
                 "the pipeline was called while it submits a step: from its own function, or from "
                 "another thread; use one pipeline per thread, outside its function"
             )
+
+    def _require_room(self) -> None:
+        self._require_idle()
         if len(self._steps) >= self._depth:
             raise RuntimeError(
                 f"{len(self._steps)} step(s) are in flight and the depth is {self._depth}; take a "
@@ -254,7 +264,7 @@ class StepQueue:
                 self._events[step.slot].synchronize()
         except Exception as error:
             failure = error.with_traceback(None)  # it would only show this line; and see take
-            self._note_failure(error)
+            self._keep_failure(failure)
         finally:
             self._wait_ns += monotonic_ns() - start_ns
         self._blame(step, failure)
@@ -276,6 +286,7 @@ class StepQueue:
         if step.error is not None:
             if failure is not None:
                 step.error.add_note(f"work that it had submitted failed, too: {failure}")
+                self._failure_is_charged = True
             elif cause is not None and step.error.__cause__ is cause:
                 if self._failure_is_charged:
                     step.error = StepError(step.index, step.error.stage, cause, is_consequence=True)
@@ -288,11 +299,10 @@ class StepQueue:
             step.error = StepError(step.index, "device", cause, is_consequence=follows)
             self._failure_is_charged = True
 
-    def _note_failure(self, error: Exception) -> None:
-        if isinstance(error, torch.AcceleratorError):
-            self._failure = error
-            self._failure_before = self._submitted + self._is_submitting
-            self._failure_is_charged = False
+    def _keep_failure(self, error: Exception) -> None:
+        self._failure = error
+        self._failure_before = self._submitted + self._is_submitting
+        self._failure_is_charged = False
 
     def _count_waits(self, step: _Step) -> None:
         waits = self._waits.end()

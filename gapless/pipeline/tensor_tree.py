@@ -2,7 +2,7 @@
 
 Known are tuples, named tuples, lists, dicts, and every class that is registered with
 ``torch.utils._pytree``, such as the outputs of transformers. Whatever else is found is a leaf.
-torch's own walk takes 40 us for four leaves, on the path between two steps; this one takes one.
+torch's own walk does the same and takes about ten times as long, on the path between two steps.
 """
 
 from __future__ import annotations

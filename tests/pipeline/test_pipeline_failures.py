@@ -163,11 +163,28 @@ def test_pinned_memory_is_not_returned_unread(device):
     assert "in pinned host memory, and a copy may still be on its way there" in str(error)
 
 
-def test_the_pipeline_is_not_called_from_its_own_function(device):
-    with Pipeline(lambda x: pipeline.submit(x), device=device) as pipeline:
+@pytest.mark.parametrize("call", ["submit", "result", "close"])
+def test_the_pipeline_is_not_called_from_its_own_function(device, call):
+    def step(x):
+        return pipeline.submit(x) if call == "submit" else getattr(pipeline, call)()
+
+    with Pipeline(step, device=device) as pipeline:
         pipeline.submit(1)
         with pytest.raises(StepError, match="called while it submits a step"):
             pipeline.result()
+
+
+def test_inputs_that_ask_for_results_not_handed_out_are_told_what_to_do(device):
+    def inputs():
+        yield torch.tensor(1)
+        yield next(results) + 1
+
+    with Pipeline(lambda x: x, 2, device=device) as pipeline:
+        results = pipeline.map(inputs())
+        assert next(results).item() == 1
+        with pytest.raises(StepError, match=r"input 1 could not be taken.*taken 1 step\(s\) ahead"):
+            next(results)
+        assert list(results) == []
 
 
 def test_a_step_error_can_be_sent_to_another_process():
@@ -256,13 +273,19 @@ def test_a_failure_that_was_told_in_the_middle_of_a_step_spoils_that_step():
 @on_gapless
 def test_an_error_of_the_host_mentions_what_failed_on_the_device():
     def step(x):
-        table_step(x)
-        raise Trouble("on the host")
+        result = table_step(x)
+        if pipeline.in_flight == 0:
+            raise Trouble("on the host")
+        return result
 
     with Pipeline(step, 2, device="gapless") as pipeline:
         pipeline.submit(torch.tensor([7]))
+        pipeline.submit(torch.tensor([1]))
         with pytest.raises(StepError, match="Trouble: on the host") as caught:
             pipeline.result()
+        with pytest.raises(StepError, match="input 1 was not computed") as following:
+            pipeline.result()
+    assert following.value.is_consequence
     assert "index 7 is out of bounds" in caught.value.__notes__[0]
 
 
