@@ -28,7 +28,8 @@ class _Step:
     index: int  # of its input
     slot: int  # its event and its receipt; -1 for an input that nothing was submitted for
     ticket: int = -1  # what its receipt says
-    # Staging buffers and outputs, whose memory must last until the copies have run.
+    # Staging buffers and outputs, whose memory must last until the copies have run. Allocators
+    # see to that for memory of the same stream; an output may be of another one.
     kept: tuple[Any, Any] = (None, None)
     result: Any = None
     error: StepError | None = None

@@ -21,12 +21,6 @@ class Trouble(Exception):
     pass
 
 
-def outcome(result):
-    if isinstance(result, StepError):
-        return result.index, result.stage, type(result.__cause__), str(result)
-    return result.item()
-
-
 @pytest.mark.parametrize("name", _devices())
 @settings(deadline=None)
 @given(
@@ -218,6 +212,51 @@ def test_a_failure_of_the_device_is_told_with_its_input(depth):
         assert "was not computed, as earlier work" in str(result)
     values = [102, 100, 101, 102, 101]
     assert [result.item() for result in results[2 + depth :]] == values[depth - 1 :]
+
+
+def expected_outcomes(fates, depth):
+    """What each input gives: a value, or the stage and whether an earlier one is to blame."""
+    outcomes, stopped_before = [], 0
+    for index, fate in enumerate(fates):
+        if fate == "host":
+            outcomes.append(("submit", False))
+        elif index < stopped_before:
+            outcomes.append(("device", True))
+        elif fate == "device":
+            outcomes.append(("device", False))
+            stopped_before = index + depth  # submitted when this one is read
+        else:
+            outcomes.append(100 + index % 3)
+    return outcomes
+
+
+@on_gapless
+@settings(deadline=None)
+@given(
+    fates=st.lists(st.sampled_from(["good", "good", "host", "device"]), max_size=12),
+    depth=st.integers(1, 4),
+)
+def test_failures_of_host_and_device_are_told_apart_at_any_depth(fates, depth):
+    def step(prepared):
+        x, fate = prepared
+        if fate == "host":
+            raise Trouble
+        return table_step(x)
+
+    def prepare(item):
+        index, fate = item
+        return torch.tensor([7 if fate == "device" else index % 3]), fate
+
+    with Pipeline(step, depth, device="gapless", prepare=prepare) as pipeline:
+        results = list(pipeline.map(enumerate(fates), return_errors=True))
+    found = [
+        (result.stage, result.is_consequence) if isinstance(result, StepError) else result.item()
+        for result in results
+    ]
+    assert found == expected_outcomes(fates, depth)
+    assert [r.index for r in results if isinstance(r, StepError)] == [
+        index for index, outcome in enumerate(found) if isinstance(outcome, tuple)
+    ]
 
 
 @on_gapless

@@ -1,5 +1,7 @@
 """How far the host runs ahead: counted, never timed."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -77,6 +79,23 @@ def test_submitting_more_than_the_depth_is_refused(device, depth):
         assert pipeline.result().item() == 1
         pipeline.submit(torch.tensor(9))
         assert [pipeline.result().item() for _ in range(depth)] == [*range(2, depth + 1), 10]
+
+
+def test_outputs_last_until_their_result_was_read_and_no_longer(device):
+    outputs = []
+
+    def step(x):
+        output = x + 1
+        outputs.append(weakref.ref(output))
+        return output
+
+    with Pipeline(step, 2, device=device) as pipeline:
+        pipeline.submit(torch.ones(3))
+        pipeline.submit(torch.ones(3))
+        for read in range(3):
+            assert [output() is None for output in outputs] == [read > 0, read > 1]
+            if read < 2:
+                pipeline.result()
 
 
 @pytest.fixture
