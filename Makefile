@@ -67,7 +67,8 @@ format-check: $(INSTALLED) ## Check that the code is formatted
 
 pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 	$(PYTEST) $(PYTEST_ARGS)
-	GAPLESS_DRIVER=sim $(PYTEST) tests/device $(DRIVERS_OF_THEIR_OWN) $(PYTEST_ARGS)
+	GAPLESS_DRIVER=sim $(PYTEST) tests/device $(DRIVERS_OF_THEIR_OWN) \
+		$(wildcard tests/pipeline/test_pipeline*.py) $(PYTEST_ARGS)
 	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 $(PYTEST) tests/random \
 		tests/ecosystem/test_generators.py $(PYTEST_ARGS)
 

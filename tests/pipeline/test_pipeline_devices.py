@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from gapless.errors import UsageError
-from gapless.pipeline import Pipeline
+from gapless.pipeline import Pipeline, StepError
 
 IS_GAPLESS = getattr(torch.accelerator.current_accelerator(), "type", "") == "gapless"
 
@@ -75,3 +76,33 @@ def test_a_device_that_is_not_there_is_no_reason_to_run_elsewhere():
     missing = "xpu" if torch.accelerator.current_accelerator() != torch.device("xpu") else "cuda"
     with pytest.raises(UsageError, match=rf"no device '{missing}', only .*; run gapless doctor"):
         Pipeline(abs, device=missing)
+
+
+@pytest.mark.skipif(not IS_GAPLESS, reason="other devices do not go on after a failure")
+def test_pipelines_of_several_threads_do_not_disturb_each_other():
+    """Each on its own stream, one of them with failures on the device and on the host."""
+    table = torch.arange(50.0, device="gapless")
+    torch.accelerator.synchronize()
+
+    def step(prepared):
+        index, is_refused = prepared
+        if is_refused:
+            raise ValueError("refused")
+        return table[index].mul_(2), index
+
+    def run(thread):
+        inputs = [(torch.arange(thread, thread + 1 + n % 7), False) for n in range(60)]
+        if thread == 0:
+            inputs[20] = torch.tensor([50]), False
+            inputs[40] = torch.tensor([1]), True
+        with torch.Stream("gapless"), Pipeline(step, 1 + thread, device="gapless") as pipeline:
+            return inputs, list(pipeline.map(inputs, return_errors=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        for thread, (inputs, results) in enumerate(pool.map(run, range(4))):
+            failed = [result for result in results if isinstance(result, StepError)]
+            assert [error.index for error in failed] == ([20, 40] if thread == 0 else [])
+            for (index, _), result in zip(inputs, results, strict=True):
+                if not isinstance(result, StepError):
+                    assert torch.equal(result[0], index * 2.0)
+                    assert torch.equal(result[1], index)
