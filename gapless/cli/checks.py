@@ -11,7 +11,8 @@ from gapless.cli import machine
 from gapless.cli.diagnosis import Section
 
 ENVIRONMENT = {
-    "GAPLESS_CACHE": "folder for converted models",
+    "GAPLESS_CACHE": "folder for converted models and compiled programs",
+    "GAPLESS_COMPILE": "never: a program that the cache does not hold is an error",
     "GAPLESS_DEBUG": "1: commands show the traceback of an error",
     "GAPLESS_DEVICE_CORES": "how many cores the device takes, or which",
     "GAPLESS_DEVICE_NICE": "niceness of the device's threads",
@@ -19,6 +20,7 @@ ENVIRONMENT = {
     "GAPLESS_LAUNCH_BLOCKING": "1: each operation is waited for",
     "GAPLESS_MEMORY_LIMIT": "memory that the device may take",
     "GAPLESS_NUM_DEVICES": "how many devices there are",
+    "GAPLESS_PROGRAM_CACHE_BYTES": "what the compiled programs may take on disk",
     "GAPLESS_RECORD": "folder to record the whole process into",
     "GAPLESS_SIM_COPY_GBPS": "speed of the simulated device's copies",
     "GAPLESS_SIM_COPY_LATENCY_US": "latency of the simulated device's copies",
@@ -259,7 +261,11 @@ def check_environment() -> Section:
 def _entries(root: Path) -> dict[str, int]:
     """The size in bytes of each model in the cache."""
     try:
-        folders = [path for path in root.iterdir() if path.is_dir() and path.name[0] != "."]
+        folders = [
+            path
+            for path in root.iterdir()
+            if path.is_dir() and path.name[0] != "." and path.name != "programs"
+        ]
         return {
             folder.name: sum(file.stat().st_size for file in folder.iterdir()) for folder in folders
         }

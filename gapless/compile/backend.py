@@ -45,13 +45,3 @@ def gapless_backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any])
         keep_inference_input_mutations=True,
     )
     return compiled(graph_module, example_inputs)
-
-
-def register() -> None:
-    """Make the backend known where the entry point is not installed."""
-    from torch._dynamo import register_backend
-
-    register_backend(gapless_backend, name="gapless")
-
-
-__all__ = ["gapless_backend", "register"]

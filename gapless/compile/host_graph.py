@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 DEVICE = "gapless"
@@ -87,7 +87,7 @@ def host_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> HostGr
     body, constants = _without_device(graph_module)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def fake(tensor: torch.Tensor) -> FakeTensor:
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
         with mode:
             return torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"

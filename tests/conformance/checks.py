@@ -187,8 +187,8 @@ def _is_random(
 ) -> bool:
     """Whether the CPU, asked again with another seed, answers differently.
 
-    The database seeds some operators itself at each call, which must not hide it. ``differs`` raises
-    where two answers differ; by default where any bit does.
+    The database seeds some operators itself at each call, which must not hide it. ``differs``
+    raises where two answers differ; by default where any bit does.
     """
     differs = differs or compare_on_cpu
     seed_with = torch.manual_seed
