@@ -3,9 +3,11 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "drivers/settings.h"
 #include "runtime/driver_choice.h"
@@ -13,6 +15,8 @@
 
 namespace gapless {
 namespace {
+
+constexpr int64_t kLastWorkNs = 1'000'000'000;  // that a process which ends leaves to its queues
 
 constexpr size_t kMaxStreams = 32;
 
@@ -165,6 +169,13 @@ void set_current_stream(Stream& stream) {
 
 bool shutdown(int64_t timeout_ms) {
   if (!g_initialized || g_bad_fork) return true;
+  // What is queued may fail yet, and would be lost without a word.
+  const int64_t until_ns = now_ns() + kLastWorkNs;
+  for (auto& each : process().devices) {
+    while (!each->idle() && now_ns() < until_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   bool ended = true;
   for (auto& each : process().devices) {
     for (Stream* stream : each->streams()) ended = stream->stop(timeout_ms) && ended;

@@ -64,7 +64,8 @@ void set_current_device(int index);
 Stream& current_stream(int device_index);
 void set_current_stream(Stream& stream);
 
-// Ends all streams' threads after the work that they are in. False where one did not end in time.
+// Ends all streams' threads, once their queues are empty or a second has passed, after the work
+// that they are in. False where one did not end in time.
 bool shutdown(int64_t timeout_ms);
 
 }  // namespace gapless

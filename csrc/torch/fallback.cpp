@@ -293,7 +293,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
         results = submit_wrapped(op, plan, arguments, device);
         break;
       }
-      if (plan.is_out && !size_outputs(op, plan, arguments) && plan.functional) {
+      // A wrapper has sized the outputs.
+      if (plan.is_out && !(WrapperCalls::current() && plan.gets_sized_outputs) &&
+          !size_outputs(op, plan, arguments) && plan.functional) {
         results = run_out_on_host(plan, arguments, device);
         break;
       }

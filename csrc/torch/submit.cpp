@@ -87,13 +87,21 @@ void OpWork::add_argument(const c10::IValue& value, Stream& stream) {
     return;
   }
   if (on_device) note_use(stream, tensor);
-  operands_.emplace_back(tensor, static_cast<int>(arguments_.size()));
+  place_operand(tensor, static_cast<int>(arguments_.size()));
   arguments_.emplace_back();
+}
+
+void OpWork::place_operand(const at::Tensor& tensor, int argument) {
+  int same_as = -1;
+  for (size_t i = 0; i < operands_.size() && same_as < 0 && tensor.defined(); ++i) {
+    if (operands_[i].impl == tensor.unsafeGetTensorImpl()) same_as = static_cast<int>(i);
+  }
+  operands_.emplace_back(tensor, argument, same_as);
 }
 
 void OpWork::add_output(const at::Tensor& tensor, Stream& stream) {
   if (tensor.defined()) note_use(stream, tensor);
-  operands_.emplace_back(tensor, -1);
+  place_operand(tensor, -1);
 }
 
 void OpWork::use_random_numbers(size_t argument, RandomTicket ticket) {
@@ -103,7 +111,10 @@ void OpWork::use_random_numbers(size_t argument, RandomTicket ticket) {
 
 OpWork::Tensors OpWork::aliases() const {
   Tensors tensors;
-  for (const Placed& placed : operands_) tensors.push_back(placed.operand.alias());
+  for (const Placed& placed : operands_) {
+    tensors.push_back(placed.same_as < 0 ? placed.operand.alias()
+                                         : tensors[static_cast<size_t>(placed.same_as)]);
+  }
   return tensors;
 }
 
@@ -130,7 +141,10 @@ void OpWork::run(const RunContext& context) {
   std::vector<at::Tensor> outputs;
   Tensors taken;
   if (kept_.empty()) {
-    for (const Placed& placed : operands_) taken.push_back(pool.take(placed.operand));
+    for (const Placed& placed : operands_) {
+      taken.push_back(placed.same_as < 0 ? pool.take(placed.operand)
+                                         : taken[static_cast<size_t>(placed.same_as)]);
+    }
   }
   place(kept_.empty() ? taken : kept_, &stack, &outputs);
   if (random_argument_ >= 0) {

@@ -49,10 +49,16 @@ class OpWork final : public Work {
 
  private:
   struct Placed {
-    Placed(const at::Tensor& tensor, int place) : operand(tensor), argument(place) {}
+    Placed(const at::Tensor& tensor, int place, int first)
+        : operand(tensor), argument(place), same_as(first), impl(tensor.unsafeGetTensorImpl()) {}
     Operand operand;
     int argument;  // which one it is, or -1: an output
+    // The first operand that is the very same tensor, or -1: some kernels ask whether the output is
+    // an input.
+    int same_as;
+    const void* impl;  // tells that while the work is made; not to be followed afterwards
   };
+  void place_operand(const at::Tensor& tensor, int argument);
   using Tensors = c10::SmallVector<at::Tensor, 6>;
 
   // Puts the operands' tensors where they belong.

@@ -72,6 +72,14 @@ def is_initialized() -> bool:
     return _C.is_initialized() and not _C.is_in_bad_fork()
 
 
+def __getattr__(name: str) -> bool:
+    # PyTorch asks this of a device before it keeps its random numbers' state, as activation
+    # checkpoints do for the recomputation to draw the same numbers.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     return _C.is_in_bad_fork()
 

@@ -96,3 +96,24 @@ def test_what_was_remembered_still_checks_other_shapes():
         row.add_(x)
     with pytest.raises(RuntimeError, match="can't be cast"):
         torch.ones(4, dtype=torch.long, device="gapless").add_(row)
+
+
+@pytest.mark.parametrize("name", ["triu", "tril"])
+def test_kernels_that_ask_whether_the_output_is_the_input(name):
+    x = torch.arange(120.0).reshape(5, 3, 4, 2)
+
+    def run(device: str) -> list[torch.Tensor]:
+        results = []
+        for _ in range(2):  # through PyTorch's wrapper, and past it
+            inplace, out = (x.clone().to(device).transpose(0, -1) for _ in range(2))
+            getattr(inplace, f"{name}_")()
+            getattr(torch, name)(out, out=out)
+            results += [inplace.cpu(), out.cpu()]
+        return results
+
+    for expected, actual in zip(run("cpu"), run("gapless"), strict=True):
+        assert torch.equal(expected, actual)
+
+
+def test_a_host_number_and_an_empty_tensor():
+    assert (torch.tensor(2.0) * torch.empty(0, device="gapless")).shape == (0,)

@@ -154,3 +154,13 @@ def test_dropout_draws_from_the_devices_generator():
     assert torch.equal(kept.cpu(), operand.cpu())
     assert mask.all().item()
     assert torch.native_dropout(operand, 1.0, True)[0].count_nonzero().item() == 0
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_draws_the_same_numbers_again(use_reentrant):
+    x = torch.ones(1000, device="gapless", requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(
+        lambda t: torch.nn.functional.dropout(t * 2, 0.5), x, use_reentrant=use_reentrant
+    )
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
