@@ -264,7 +264,10 @@ void Allocator::give_back(Block* block) {
 }
 
 void Allocator::merge(Block* block) {
-  auto mergeable = [&](Block* other) { return other && !other->allocated && erase_free(other); };
+  // Not across pools: what a graph's replays write to must not be handed to everybody.
+  auto mergeable = [&](Block* other) {
+    return other && !other->allocated && other->pool == block->pool && erase_free(other);
+  };
   if (mergeable(block->previous)) {
     Block* previous = block->previous;
     previous->bytes += block->bytes;
@@ -368,7 +371,7 @@ void Allocator::release_pool(uint64_t id) {
   for (Block* block : std::vector<Block*>(pool.free_blocks.begin(), pool.free_blocks.end())) {
     erase_free(block);
     block->pool = pools_[0].get();
-    insert_free(block);
+    merge(block);
   }
   forget_if_unused(pool);
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from gapless.compile.compiler import SHARED_OBJECT, compile_into, key_of
 from gapless.compile.errors import ProgramMissing
 from gapless.compile.host_graph import HostGraph
+from gapless.errors import UsageError
 from gapless.models.cache import cache_root, check, obtain, open_root
 
 FOLDER = "programs"
@@ -30,13 +31,15 @@ def obtain_artifact(graph: HostGraph, root: Path | None = None) -> tuple[Path, s
     Raises:
         ProgramMissing: it does not, and ``GAPLESS_COMPILE=never``.
         ModelCacheError: the cache cannot be used.
+        UsageError: a setting has a value that means nothing.
     """
     key = key_of(graph)
     open_root(cache_root() if root is None else root.parent)
     root = programs_root() if root is None else root
     source = {"key": key}
     was_cached = check(root / key, source) is None
-    if not was_cached and os.environ.get(MODE_VARIABLE) == "never":
+    limit = limit_bytes()
+    if not may_compile() and not was_cached:
         shapes = ", ".join(str(list(each.size)) for each in graph.operands)
         raise ProgramMissing(
             f"no program for operands of shapes {shapes} in {root}, and {MODE_VARIABLE}=never; "
@@ -45,14 +48,32 @@ def obtain_artifact(graph: HostGraph, root: Path | None = None) -> tuple[Path, s
     entry = obtain(key, source, lambda folder: compile_into(graph, folder), _tell, root)
     os.utime(entry)  # what was used last is evicted last
     if not was_cached:
-        evict(root, limit_bytes(), keep=key)
+        evict(root, limit, keep=key)
     return entry / SHARED_OBJECT, key, was_cached
 
 
 def limit_bytes() -> int:
-    """``GAPLESS_PROGRAM_CACHE_BYTES``, or 4 GiB."""
+    """``GAPLESS_PROGRAM_CACHE_BYTES``, or 4 GiB.
+
+    Raises:
+        UsageError: it is not a number.
+    """
     text = os.environ.get(LIMIT_VARIABLE, "")
-    return int(text) if text.isdigit() else DEFAULT_LIMIT_BYTES
+    if text and not text.isdigit():
+        raise UsageError(f"{LIMIT_VARIABLE}={text}: give a number of bytes, or unset it")
+    return int(text) if text else DEFAULT_LIMIT_BYTES
+
+
+def may_compile() -> bool:
+    """False with ``GAPLESS_COMPILE=never``.
+
+    Raises:
+        UsageError: it has another value.
+    """
+    text = os.environ.get(MODE_VARIABLE, "")
+    if text not in ("", "never"):
+        raise UsageError(f"{MODE_VARIABLE}={text}: the only value is never; unset it to compile")
+    return not text
 
 
 def evict(root: Path, limit: int, keep: str = "") -> list[str]:

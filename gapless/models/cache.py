@@ -132,7 +132,7 @@ def obtain(
         if trouble is None:
             return entry
         if entry.exists():
-            notify(f"the cached model {entry} is not usable ({trouble}); building it again")
+            notify(f"the cached {entry} is not usable ({trouble}); building it again")
         _remove_leftovers(root, name)
         staging = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=root))
         try:
@@ -212,7 +212,7 @@ def _lock(path: Path, notify: Notify) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            notify(f"another process holds the cached model ({path}); waiting for it")
+            notify(f"another process holds the cache's entry ({path}); waiting for it")
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield  # closing the file releases the lock, as does the end of the process
 

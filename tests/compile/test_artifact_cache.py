@@ -1,6 +1,9 @@
 import os
 
-from gapless.compile.artifact_cache import evict
+import pytest
+
+from gapless.compile.artifact_cache import evict, limit_bytes, may_compile
+from gapless.errors import UsageError
 
 
 def test_what_was_used_least_recently_goes_first(tmp_path):
@@ -13,3 +16,12 @@ def test_what_was_used_least_recently_goes_first(tmp_path):
     assert evict(tmp_path, 250) == ["oldest"]
     assert evict(tmp_path, 50, keep="old") == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_settings_that_mean_nothing_are_refused(monkeypatch):
+    monkeypatch.setenv("GAPLESS_PROGRAM_CACHE_BYTES", "4G")
+    with pytest.raises(UsageError, match="GAPLESS_PROGRAM_CACHE_BYTES=4G: give a number of bytes"):
+        limit_bytes()
+    monkeypatch.setenv("GAPLESS_COMPILE", "sometimes")
+    with pytest.raises(UsageError, match="GAPLESS_COMPILE=sometimes: the only value is never"):
+        may_compile()
