@@ -9,6 +9,7 @@ from gapless.profile.ranges import HostRanges, HostThread, host_range
 from gapless.profile.recording import Recording, record
 from gapless.profile.steps import StepStats
 from gapless.profile.timeline import WORK_COLUMNS, WORK_KINDS, Timeline, TimelineError
+from gapless.profile.tokens import count_tokens
 from gapless.profile.trace import write_trace
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Timeline",
     "TimelineError",
     "analyse",
+    "count_tokens",
     "host_range",
     "record",
     "write_trace",

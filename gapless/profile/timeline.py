@@ -3,19 +3,18 @@
 It needs no device: it may be built from a recording, loaded from a file, or made by hand.
 """
 
-import json
 import os
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gapless.errors import GaplessError
-from gapless.profile.ranges import RANGE_COLUMNS, HostRanges, HostThread
+from gapless.profile.ranges import RANGE_COLUMNS, HostRanges
 
 WORK_COLUMNS = (
     "device",
@@ -30,11 +29,6 @@ WORK_COLUMNS = (
 )
 WORK_KINDS = ("op", "graph replay", "copy to device", "copy to host", "copy on device", "wait")
 WAIT_KIND = WORK_KINDS.index("wait")
-
-FORMAT = "gapless-timeline"
-FORMAT_VERSION = 1
-# A header is a few names; more than this is not one of ours.
-_MAX_HEADER_BYTES = 64 << 20
 
 
 class TimelineError(GaplessError, ValueError):
@@ -60,6 +54,13 @@ class RecordedWork(Protocol):
         ...
 
 
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _no_ranges() -> HostRanges:
     return HostRanges(np.empty((0, len(RANGE_COLUMNS)), np.int64), (), (), 0)
 
@@ -78,6 +79,9 @@ class Timeline:
         pid: the process.
         process_name: what the process was started as.
         realtime_offset_ns: what to add to a time here for nanoseconds since 1970.
+        boot_id: which machine's run the clock belongs to; times of timelines that agree in it may
+            be compared as they are. Empty where it is not known.
+        tokens: how many tokens were counted meanwhile, see ``count_tokens``; 0 for not told.
 
     Raises:
         TimelineError: an array has another shape or type, an id points nowhere, or something
@@ -91,6 +95,8 @@ class Timeline:
     pid: int = field(default_factory=os.getpid)
     process_name: str = field(default_factory=lambda: Path(sys.argv[0] or "python").name)
     realtime_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
+    boot_id: str = field(default_factory=_boot_id)
+    tokens: int = 0
 
     def __post_init__(self) -> None:
         _check_table("work", self.work, len(WORK_COLUMNS))
@@ -104,13 +110,16 @@ class Timeline:
         _check_order("host ranges", self.range_column("start_ns"), self.range_column("end_ns"))
 
     @classmethod
-    def from_recording(cls, batch: RecordedWork, ranges: HostRanges | None = None) -> "Timeline":
+    def from_recording(
+        cls, batch: RecordedWork, ranges: HostRanges | None = None, tokens: int = 0
+    ) -> "Timeline":
         """Put together what the device's recorder and the host's ranges gave, of this process."""
         return cls(
             work=np.ascontiguousarray(batch.columns, dtype=np.int64),
             names=tuple(batch.names),
             ranges=_no_ranges() if ranges is None else ranges,
             dropped_work=batch.dropped,
+            tokens=tokens,
         )
 
     def column(self, name: str) -> npt.NDArray[np.int64]:
@@ -126,114 +135,29 @@ class Timeline:
         """The devices that executed work, ascending."""
         return tuple(int(device) for device in np.unique(self.column("device")))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds neither work nor ranges, nor has forgotten any."""
+        forgotten = self.dropped_work + self.ranges.dropped
+        return len(self.work) == len(self.ranges.columns) == forgotten == 0
+
     def is_busy_work(self) -> npt.NDArray[np.bool_]:
         """Which rows of ``work`` keep a device busy: all but waits."""
         is_busy: npt.NDArray[np.bool_] = self.column("kind") != WAIT_KIND
         return is_busy
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline to one file, which appears only when it is whole.
+        """Write the timeline to one file; see ``gapless.profile.timeline_file.save``."""
+        from gapless.profile import timeline_file
 
-        Raises:
-            OSError: the file cannot be written.
-        """
-        header = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "pid": self.pid,
-            "process_name": self.process_name,
-            "realtime_offset_ns": self.realtime_offset_ns,
-            "names": self.names,
-            "dropped_work": self.dropped_work,
-            "range_names": self.ranges.names,
-            "threads": [(thread.native_id, thread.name) for thread in self.ranges.threads],
-            "dropped_ranges": self.ranges.dropped,
-        }
-        target = Path(path)
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(
-                    file,
-                    header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-                    work=self.work,
-                    ranges=self.ranges.columns,
-                )
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        timeline_file.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a file that ``save`` wrote; nothing in it is executed.
+        """Read such a file; see ``gapless.profile.timeline_file.load``."""
+        from gapless.profile import timeline_file
 
-        Raises:
-            OSError: the file is not there or cannot be read.
-            TimelineError: the file is broken, is not a timeline, or is of a newer version.
-        """
-        with Path(path).open("rb") as file:
-            try:
-                # Never pickled: a timeline may come from somebody else's machine.
-                with np.load(file, allow_pickle=False) as archive:
-                    header = _read_header(archive["header"], path)
-                    work, columns = archive["work"], archive["ranges"]
-            except TimelineError:
-                raise
-            except Exception as error:  # whatever zipfile, zlib, numpy and json make of damage
-                raise TimelineError(
-                    f"{os.fspath(path)} is not a whole timeline ({error}); record it again"
-                ) from error
-        return _from_header(header, work, columns, path)
-
-
-def _read_header(raw: npt.NDArray[np.uint8], path: str | os.PathLike[str]) -> dict[str, object]:
-    if raw.dtype != np.uint8 or raw.nbytes > _MAX_HEADER_BYTES:
-        raise TimelineError(f"{os.fspath(path)} has no timeline header; record it again")
-    header = json.loads(raw.tobytes())
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise TimelineError(f"{os.fspath(path)} is not a {FORMAT} file")
-    if header.get("version") != FORMAT_VERSION:
-        raise TimelineError(
-            f"{os.fspath(path)} is a timeline of version {header.get('version')}; this gapless "
-            f"reads version {FORMAT_VERSION}: use the gapless that recorded it, or record it again"
-        )
-    return header
-
-
-def _from_header(
-    header: dict[str, object],
-    work: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    path: str | os.PathLike[str],
-) -> Timeline:
-    def integer(key: str) -> int:
-        value = header[key]
-        if type(value) is not int:
-            raise TypeError(f"{key} is {value!r}, not an integer")
-        return value
-
-    def strings(key: str) -> tuple[str, ...]:
-        value = header[key]
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise TypeError(f"{key} is not a list of strings")
-        return tuple(value)
-
-    try:
-        pairs = cast(list[tuple[int, str]], header["threads"])
-        threads = tuple(HostThread(int(native_id), str(name)) for native_id, name in pairs)
-        return Timeline(
-            work=work,
-            names=strings("names"),
-            ranges=HostRanges(columns, strings("range_names"), threads, integer("dropped_ranges")),
-            dropped_work=integer("dropped_work"),
-            pid=integer("pid"),
-            process_name=str(header["process_name"]),
-            realtime_offset_ns=integer("realtime_offset_ns"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise TimelineError(
-            f"{os.fspath(path)} contradicts itself ({error}); record it again"
-        ) from error
+        return timeline_file.load(path)
 
 
 def _check_table(what: str, table: npt.NDArray[np.int64], width: int) -> None:

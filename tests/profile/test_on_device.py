@@ -1,15 +1,10 @@
-import os
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 import torch
 
 import gapless  # noqa: F401  (also where autoloading is off)
 from gapless.device import recorder
-from gapless.profile import WORK_KINDS, Timeline, analyse, host_range, record
+from gapless.profile import WORK_KINDS, analyse, host_range, record
 from gapless.profile.timeline import WORK_COLUMNS
 
 from .test_trace import Parsed
@@ -20,7 +15,7 @@ def recorded(tmp_path):
     x = torch.randn(64, 64, device="gapless")
     host = torch.empty(64, 64, pin_memory=True)
     torch.accelerator.synchronize()
-    with record(tmp_path) as recording:
+    with record(tmp_path, trace=True) as recording:
         try:
             for step in range(5):
                 recorder.set_step(step)
@@ -78,21 +73,3 @@ def test_the_trace_is_valid_and_every_step_has_its_arrows(recorded):
     submits = [name for name, _, _ in parsed.slices("MainThread")]
     assert submits.count("submit") == 5
     assert len(parsed.slices("idle between steps")) >= 4
-
-
-def test_the_environment_records_a_whole_program(tmp_path):
-    program = textwrap.dedent("""
-        import gapless, torch
-        from gapless.profile import environment, ranges
-        ranges.is_on() or environment.start_if_asked()
-        (torch.ones(4, device="gapless") + 1).cpu()
-    """)
-    out = tmp_path / "made" / "here"
-    subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
-        env={**os.environ, "GAPLESS_RECORD": str(out)},
-    )
-    [timeline] = out.glob("timeline-*.npz")
-    assert len(Timeline.load(timeline).work) > 0
-    assert len(list(out.glob("trace-*.pftrace"))) == 1

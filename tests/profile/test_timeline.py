@@ -6,7 +6,8 @@ import pytest
 
 from gapless.errors import GaplessError
 from gapless.profile import HostRanges, HostThread, Timeline, TimelineError, ranges
-from gapless.profile.timeline import FORMAT, FORMAT_VERSION, WORK_COLUMNS
+from gapless.profile.timeline import WORK_COLUMNS
+from gapless.profile.timeline_file import FORMAT, FORMAT_VERSION, _digest, save_in
 
 from .handmade import timeline
 
@@ -131,9 +132,13 @@ def test_pickles_are_not_executed(tmp_path):
 
 
 def write(path, header, **arrays):
-    raw = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    empty = {"work": np.empty((0, 9), np.int64), "ranges": np.empty((0, 5), np.int64)}
-    np.savez(path, header=raw, **(empty | arrays))
+    whole = {
+        "header": np.frombuffer(json.dumps(header).encode(), np.uint8),
+        "work": np.empty((0, 9), np.int64),
+        "ranges": np.empty((0, 5), np.int64),
+    } | arrays
+    digest = np.frombuffer(_digest(*(whole[name] for name in ("header", "work", "ranges"))), "u1")
+    np.savez(path, **({"sha256": digest} | whole))
 
 
 HEADER = {
@@ -142,6 +147,8 @@ HEADER = {
     "pid": 1,
     "process_name": "p",
     "realtime_offset_ns": 0,
+    "boot_id": "",
+    "tokens": 0,
     "names": [],
     "dropped_work": 0,
     "range_names": [],
@@ -159,7 +166,7 @@ def test_the_header_that_the_next_tests_break_is_good(tmp_path):
     ("change", "says"),
     [
         ({"format": "other"}, "is not a gapless-timeline file"),
-        ({"version": 99}, "version 99; this gapless reads version 1"),
+        ({"version": 99}, "version 99; this gapless reads version 2"),
         ({"pid": "one"}, "pid is 'one', not an integer"),
         ({"names": [1]}, "names is not a list of strings"),
         ({"threads": [1]}, "contradicts itself"),
@@ -179,6 +186,30 @@ def test_missing_header_fields_are_refused(tmp_path):
         write(path, {name: value for name, value in HEADER.items() if name != key})
         with pytest.raises(TimelineError, match=r"bad\.npz"):
             Timeline.load(path)
+
+
+def test_a_change_with_sound_checks_of_the_archive_is_noticed(tmp_path, recorded):
+    path = tmp_path / "changed.npz"
+    recorded.save(path)
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = dict(archive)
+    arrays["work"][0, WORK_COLUMNS.index("end_ns")] += 1
+    np.savez(path, **arrays)
+    with pytest.raises(TimelineError, match=r"changed\.npz was changed after it was recorded"):
+        Timeline.load(path)
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_files_in_a_folder_are_new_ones(tmp_path, recorded, monkeypatch, can_link):
+    def refuse(*_):
+        raise PermissionError(1, "no links here")
+
+    if not can_link:
+        monkeypatch.setattr("os.link", refuse)
+    paths = [save_in(recorded, tmp_path) for _ in range(3)]
+    assert [path.name for path in paths] == [f"timeline-42-{number}.npz" for number in range(3)]
+    assert {Timeline.load(path).pid for path in paths} == {42}
+    assert set(tmp_path.iterdir()) == set(paths)
 
 
 def test_errors_are_for_the_command_line_too():
