@@ -1,4 +1,4 @@
-"""The command line: ``gapless demo``, ``gapless generate``, ``gapless doctor``.
+"""The command line: ``gapless demo``, ``gapless generate``, ``gapless view``, ``gapless doctor``.
 
 Commands import what they need when they run, so that ``gapless --help`` does not load a model
 library first.
@@ -23,6 +23,7 @@ def build_app() -> typer.Typer:
     from gapless.cli.doctor import doctor
     from gapless.cli.generate import generate
     from gapless.cli.version import options
+    from gapless.cli.view import view
 
     app = typer.Typer(
         no_args_is_help=True,
@@ -30,7 +31,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (demo, generate, doctor):
+    for command in (demo, generate, view, doctor):
         app.command()(reported(command))
     app.callback()(options)
     return app

@@ -29,6 +29,7 @@ WORK_COLUMNS = (
 )
 WORK_KINDS = ("op", "graph replay", "copy to device", "copy to host", "copy on device", "wait")
 WAIT_KIND = WORK_KINDS.index("wait")
+COPY_KINDS = [number for number, kind in enumerate(WORK_KINDS) if kind.startswith("copy")]
 
 
 class TimelineError(GaplessError, ValueError):

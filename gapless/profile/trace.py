@@ -1,26 +1,30 @@
 """A timeline as a Perfetto trace, to be opened in the Perfetto viewer.
 
 Each process shows its host threads (ranges), and for each device: a track of idle gaps named by
-their cause, the depth of its queue, and a track for every stream, with an arrow to each work from
-the moment it was submitted.
+their cause, the depth of its queue, a track for every stream, with an arrow to each work from the
+moment it was submitted, and one for the copies of all streams, named by their direction.
+The viewer colours slices by their names, so that gaps of one cause are of one colour.
 """
 
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gapless.profile.causes import HostPieces, host_pieces
-from gapless.profile.gaps import find_gaps
+from gapless.profile.gaps import Gap, find_gaps
 from gapless.profile.intervals import Ints
 from gapless.profile.nesting import Bracket, brackets, lanes
 from gapless.profile.perfetto_file import PerfettoFile
+from gapless.profile.runs import split_runs
 from gapless.profile.steps import find_steps
-from gapless.profile.timeline import WORK_KINDS, Timeline, TimelineError
+from gapless.profile.timeline import COPY_KINDS, WORK_KINDS, Timeline, TimelineError
+
+_MAX_PID = 1 << 22  # what Linux gives is smaller
 
 
 def write_trace(path: str | os.PathLike[str], timelines: Sequence[Timeline]) -> None:
@@ -31,9 +35,22 @@ def write_trace(path: str | os.PathLike[str], timelines: Sequence[Timeline]) -> 
         ImportError: the package ``perfetto`` is not installed.
     """
     flow = 1
+    pids: set[int] = set()
     with PerfettoFile(path) as file:
         for timeline in timelines:
-            flow += _ProcessTrace(file, timeline, flow).write()
+            flow += _ProcessTrace(file, timeline, flow, _free_id_offset(timeline, pids)).write()
+
+
+def _free_id_offset(timeline: Timeline, pids: set[int]) -> int:
+    """What to add to the ids of process and threads, so that no other process here has them.
+
+    The viewer takes two recordings of one pid for one process otherwise.
+    """
+    offset = 0
+    while timeline.pid + offset in pids:
+        offset += _MAX_PID
+    pids.add(timeline.pid + offset)
+    return offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +72,14 @@ class _Submission(NamedTuple):
 
 
 class _ProcessTrace:
-    def __init__(self, file: PerfettoFile, timeline: Timeline, first_flow: int) -> None:
+    def __init__(
+        self, file: PerfettoFile, timeline: Timeline, first_flow: int, id_offset: int
+    ) -> None:
         self._file = file
         self._timeline = timeline
         self._first_flow = first_flow
-        self._process = file.process(timeline.process_name, timeline.pid)
+        self._id_offset = id_offset
+        self._process = file.process(timeline.process_name, timeline.pid + id_offset)
 
     def write(self) -> int:
         """Write everything, and say how many flow ids were used."""
@@ -75,7 +95,10 @@ class _ProcessTrace:
         ranges = self._timeline.ranges
         for thread_id, thread in enumerate(ranges.threads):
             track = self._file.thread(
-                thread.name, self._timeline.pid, thread.native_id, self._process
+                thread.name,
+                self._timeline.pid + self._id_offset,
+                thread.native_id + self._id_offset,
+                self._process,
             )
             rows = np.flatnonzero(self._timeline.range_column("thread") == thread_id)
             step = self._timeline.range_column("step")[rows].tolist()
@@ -106,6 +129,8 @@ class _ProcessTrace:
             name = f"stream {stream}"
             slices = self._work_slices(rows, has_flow)
             self._write_slices(self._file.track(name, track), name, slices, "device", None, track)
+        is_copy = np.isin(timeline.column("kind"), COPY_KINDS)
+        self._write_copies(np.flatnonzero(of_device & is_copy), track)
 
     def _work_slices(self, rows: Ints, has_flow: npt.NDArray[np.bool_]) -> _Slices:
         timeline = self._timeline
@@ -191,9 +216,13 @@ class _ProcessTrace:
         self._file.instant(track, submission.time_ns, name, "submit", starts_flow=flow)
 
     def _write_gaps(self, device: int, parent: int) -> None:
-        try:
-            gaps = find_gaps(self._timeline, find_steps(self._timeline, device))
-        except TimelineError:  # fewer than two steps: no gap to show, the rest is still worth it
+        gaps: list[Gap] = []
+        for run in split_runs(self._timeline, device):
+            try:
+                gaps += find_gaps(run, find_steps(run, device))
+            except TimelineError:  # fewer than two steps: no gap to show, the rest is worth it
+                continue
+        if not gaps:
             return
         track = self._file.track("idle between steps", parent)
         for gap in gaps:
@@ -210,17 +239,32 @@ class _ProcessTrace:
     def _write_queue_depth(self, rows: Ints, parent: int) -> None:
         if len(rows) == 0:
             return
-        submit_ns, start_ns, end_ns = (
-            self._timeline.column(name)[rows] for name in ("submit_ns", "start_ns", "end_ns")
-        )
-        arrives = np.where(submit_ns > 0, np.minimum(submit_ns, start_ns), start_ns)
-        moments, position = np.unique(np.concatenate((arrives, end_ns)), return_inverse=True)
-        change = np.zeros(len(moments), np.int64)
-        np.add.at(change, position[: len(rows)], 1)
-        np.add.at(change, position[len(rows) :], -1)
         track = self._file.counter("queue depth", parent)
-        for moment, depth in zip(moments.tolist(), np.cumsum(change).tolist(), strict=True):
+        moments, depths = queue_depth(self._timeline, rows)
+        for moment, depth in zip(moments.tolist(), depths.tolist(), strict=True):
             self._file.count(track, moment, depth)
+
+    def _write_copies(self, rows: Ints, parent: int) -> None:
+        if len(rows) == 0:
+            return
+        slices = self._work_slices(rows, np.zeros(len(self._timeline.work), np.bool_))
+        kinds = self._timeline.column("kind")[rows].tolist()
+        slices = replace(slices, names=[WORK_KINDS[kind] for kind in kinds])
+        track = self._file.track("copies", parent)
+        self._write_slices(track, "copies", slices, "copy", None, parent)
+
+
+def queue_depth(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints]:
+    """How many of these works were submitted and not yet done: moments, and the depth from each."""
+    submit_ns, start_ns, end_ns = (
+        timeline.column(name)[rows] for name in ("submit_ns", "start_ns", "end_ns")
+    )
+    arrives = np.where(submit_ns > 0, np.minimum(submit_ns, start_ns), start_ns)
+    moments, position = np.unique(np.concatenate((arrives, end_ns)), return_inverse=True)
+    change = np.zeros(len(moments), np.int64)
+    np.add.at(change, position[: len(rows)], 1)
+    np.add.at(change, position[len(rows) :], -1)
+    return moments, np.cumsum(change)
 
 
 def _submitting_threads(timeline: Timeline, pieces: Sequence[HostPieces]) -> Ints:
