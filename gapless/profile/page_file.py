@@ -17,7 +17,7 @@ from gapless.profile.steps import find_steps
 from gapless.profile.summary import Summary
 from gapless.profile.timeline import TimelineError
 
-_LONGEST = 40
+_LONGEST = 20
 _BINS = 24
 _BAR_WIDTH = 26
 _HEIGHT = 130

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gapless.profile import Timeline, write_trace
+from gapless.profile import WORK_COLUMNS, WORK_KINDS, Timeline, TimelineError, write_trace
+from gapless.profile.perfetto_file import PerfettoFile
+from gapless.profile.trace_check import check_trace
 
 from .handmade import timeline
 
@@ -166,6 +168,66 @@ def test_processes_and_devices_keep_their_own_tracks(tmp_path):
         ("work", 25, 35),
     ]
     assert "device 3" in parsed.tracks.values()
+
+
+def test_two_recordings_of_one_process_are_two_processes(tmp_path):
+    made = timeline([(0, 0, 0, 10)], [(0, "mark", 0, 5)])
+    parsed = parse(tmp_path / "a.pftrace", made, made, made)
+    parsed.check()
+    pids = list(parsed.processes.values())
+    assert pids[0] == 42
+    assert len(set(pids)) == 3
+    assert check_trace(tmp_path / "a.pftrace").processes == 3
+
+
+def test_copies_have_a_track_of_their_own(tmp_path):
+    made = timeline([(0, 0, 0, 10), (1, 0, 5, 15), (1, 1, 20, 30)])
+    made.work[1:, WORK_COLUMNS.index("kind")] = [WORK_KINDS.index("copy to device"),
+                                                WORK_KINDS.index("copy to host")]  # fmt: skip
+    parsed = parse(tmp_path / "a.pftrace", made)
+    parsed.check()
+    assert parsed.slices("copies") == [("copy to device", 5, 15), ("copy to host", 20, 30)]
+    assert parsed.slices("stream 1") == [("work", 5, 15), ("work", 20, 30)]
+
+
+def test_numbers_that_begin_again_are_not_joined(tmp_path):
+    work = [(0, n % 3, 100 * n, 100 * n + 60) for n in range(6)]
+    parsed = parse(tmp_path / "a.pftrace", timeline(work))
+    gaps = [(start, end) for _, start, end in parsed.slices("idle between steps")]
+    assert gaps == [(60, 100), (160, 200), (360, 400), (460, 500)]
+
+
+def test_the_check_counts_what_is_there(tmp_path):
+    made = timeline([(0, 0, 10, 20), (0, 1, 30, 40)], [(0, "submit", 0, 9)], queued_ns=5)
+    write_trace(tmp_path / "a.pftrace", [made])
+    found = check_trace(tmp_path / "a.pftrace")
+    assert (found.processes, found.slices, found.counts, found.flows) == (1, 4, 4, 2)
+    assert found.tracks == len(Parsed(tmp_path / "a.pftrace").tracks)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (lambda trace: b"\x0f" + trace.SerializeToString(), "is not a trace"),
+        (lambda trace: trace.packet.pop(0), "which is not described"),
+        (lambda trace: setattr(trace.packet[-1], "timestamp", 1), "time runs backwards"),
+        (lambda trace: trace.packet.pop(), "a slice does not end"),
+        (lambda trace: trace.packet.append(trace.packet[-1]), "ends twice"),
+        (lambda trace: trace.packet[-1].track_event.flow_ids.append(9), "a flow has only one end"),
+    ],
+)
+def test_the_check_finds_what_is_wrong(tmp_path, break_it, says):
+    with PerfettoFile(tmp_path / "a.pftrace") as file:
+        track = file.process("p", 1)
+        file.begin(track, 5, "slice", "host")
+        file.end(track, 9)
+    trace = protos.Trace()
+    trace.ParseFromString((tmp_path / "a.pftrace").read_bytes())
+    made = break_it(trace)
+    written = made if isinstance(made, bytes) else trace.SerializeToString()
+    (tmp_path / "a.pftrace").write_bytes(written)
+    with pytest.raises(TimelineError, match=says):
+        check_trace(tmp_path / "a.pftrace")
 
 
 def test_an_empty_timeline_is_a_trace_too(tmp_path):

@@ -55,13 +55,20 @@
     if (size >= 1e6) return `${(ns / 1e6).toFixed(3)} ms`;
     return `${(ns / 1e3).toFixed(size < 1e4 ? 2 : 1)} us`;
   };
+  // A moment, in the unit of the view and as exactly as its size asks for.
+  const place = (ns, span) => {
+    const [unit, name] = span >= 1e9 ? [1e9, "s"] : span >= 1e6 ? [1e6, "ms"] : [1e3, "us"];
+    const digits = Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(span / unit))));
+    return `${(ns / unit).toFixed(digits)} ${name}`;
+  };
   const describe = (line, i) => {
     const step = line.step[i] >= 0 ? `, step ${line.step[i]}` : "";
     if (line.kind === "idle") {
       return `idle for ${time(line.length[i])} before step ${line.step[i]}, ` +
-        `the host: ${data.names[line.id[i]]}; at ${time(line.start[i])}`;
+        `the host: ${data.names[line.id[i]]}; at ${place(line.start[i], until - from)}`;
     }
-    return `${data.names[line.id[i]]}${step}: ${time(line.length[i])}, at ${time(line.start[i])}`;
+    const when = place(line.start[i], until - from);
+    return `${data.names[line.id[i]]}${step}: ${time(line.length[i])}, at ${when}`;
   };
   const x = (ns) => LABEL + ((ns - from) / (until - from)) * (width - LABEL);
   const moment = (pixel) => from + ((pixel - LABEL) / (width - LABEL)) * (until - from);
@@ -165,7 +172,7 @@
       pen.fillStyle = style.line;
       pen.fillRect(x(tick), 0, 1, shown);
       pen.fillStyle = style.dim;
-      pen.fillText(time(tick), x(tick) + 4, RULER - 8);
+      pen.fillText(place(tick, until - from), x(tick) + 4, RULER - 8);
     }
   }
 
@@ -217,7 +224,8 @@
     pen.fillStyle = style.ground;
     pen.fillRect(0, 0, LABEL - 4, RULER);
     const part = ((until - from) / data.end) * 100;
-    view.textContent = `${time(from)} to ${time(until)}, ${part < 99.95 ? part.toPrecision(2) : 100} %`;
+    const share = part < 99.95 ? part.toPrecision(2) : 100;
+    view.textContent = `${place(from, until - from)} to ${place(until, until - from)}, ${share} %`;
   }
   const redraw = () => {
     if (asked) return;
@@ -260,8 +268,8 @@
     choose(gap.line, gap.i);
   }
   function neighbour(direction) {
-    const place = chosen ? gaps.findIndex((gap) => gap.line === chosen.line && gap.i === chosen.i) : -1;
-    if (place >= 0) return gaps[place + direction];
+    const at = chosen ? gaps.findIndex((gap) => gap.line === chosen.line && gap.i === chosen.i) : -1;
+    if (at >= 0) return gaps[at + direction];
     const middle = (from + until) / 2;
     return direction > 0
       ? gaps.find((gap) => gap.line.start[gap.i] >= (from > 0 ? middle : 0))
