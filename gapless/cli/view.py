@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,11 +136,15 @@ def _compare(
 
 
 def _write_trace(target: Path, timelines: list[Any]) -> None:
+    from gapless.cli.status import stderr_console, working
     from gapless.profile.trace import write_trace
     from gapless.profile.trace_check import check_trace
 
-    write_trace(target, timelines)
-    found = check_trace(target)
+    console = stderr_console()
+    # Minutes pass where there are millions of events; into a log it would be noise.
+    with working(console, f"writing {target}") if console.is_terminal else nullcontext():
+        write_trace(target, timelines)
+        found = check_trace(target)
     print(
         f"trace: {target.resolve()} ({found.processes} processes, {found.tracks} tracks, "
         f"{found.slices} slices, {found.flows} arrows; open it in the Perfetto viewer)"
