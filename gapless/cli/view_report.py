@@ -14,16 +14,25 @@ if TYPE_CHECKING:
 
 _FORMAT_VERSION = 1
 _WIDTH = 100  # of what goes to a file
-_CAUSES = 6
+CAUSES_SHOWN = 6
+_IN_DETAIL = 6  # runs; of more than these each is one line
 
 
 def print_summary(summary: Summary, file: TextIO) -> None:
-    """Print each process and device with its runs of steps and what their gaps cost."""
-    console = _console(file)
+    """Print each process and device with its runs of steps and what their gaps cost.
+
+    Where there are many runs, each is one line.
+    """
+    console = console_on(file)
+    if len(summary.runs) > _IN_DETAIL:
+        from gapless.cli.view_overview import print_overview
+
+        print_overview(summary, console)
+        return
     for process in summary.processes:
         console.print(
-            f"{process.label} ({process.file}): {_counted(len(process.devices), 'device')}, "
-            f"{_counted(process.ranges, 'range')} of {_counted(process.threads, 'thread')}",
+            f"{process.label} ({process.file}): {counted(len(process.devices), 'device')}, "
+            f"{counted(process.ranges, 'range')} of {counted(process.threads, 'thread')}",
             style="bold",
             markup=False,
             soft_wrap=True,
@@ -37,10 +46,10 @@ def print_summary(summary: Summary, file: TextIO) -> None:
 
 def print_comparison(comparison: Comparison, first: str, second: str, file: TextIO) -> None:
     """Print each pair of runs, one figure a line."""
-    console = _console(file)
+    console = console_on(file)
     for number, pair in enumerate(comparison.pairs, 1):
         labels = f"A: {first}, {pair.first_label}; B: {second}, {pair.second_label}"
-        table = _table(f"{number}. {labels}")
+        table = table_of(f"{number}. {labels}")
         table.add_column("", no_wrap=True)
         for name in ("A", "B", "change %"):
             table.add_column(name, justify="right", no_wrap=True)
@@ -48,7 +57,7 @@ def print_comparison(comparison: Comparison, first: str, second: str, file: Text
             if figure.first is not None or figure.second is not None:
                 table.add_row(_named(figure), *_shown(figure))
         table.add_section()
-        for figure in pair.causes[:_CAUSES]:
+        for figure in pair.causes[:CAUSES_SHOWN]:
             table.add_row(f"idle per step, {figure.name}, us", *_shown(figure))
         console.print(table)
         for note in pair.notes:
@@ -85,7 +94,8 @@ def _pair_json(pair: PairOfRuns) -> dict[str, Any]:
     }
 
 
-def _console(file: TextIO) -> Console:
+def console_on(file: TextIO) -> Console:
+    """A console of a width that suits where it writes to."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
@@ -93,7 +103,8 @@ def _console(file: TextIO) -> Console:
     return console if console.is_terminal else Console(file=file, highlight=False, width=_WIDTH)
 
 
-def _table(title: str) -> Table:
+def table_of(title: str) -> Table:
+    """A table in the style of this command."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -104,9 +115,9 @@ def _table(title: str) -> Table:
 def _device_line(device: DeviceSummary) -> str:
     idle_us = device.span_us - device.busy_us
     return (
-        f"  device {device.device}: busy {device.busy_percent:.2f} % of {_time(device.span_us)}, "
-        f"idle {_time(idle_us)}; {_counted(device.works, 'work')} on "
-        f"{_counted(device.streams, 'stream')}, {device.copies} of them copies"
+        f"  device {device.device}: busy {device.busy_percent:.2f} % of {time_of(device.span_us)}, "
+        f"idle {time_of(idle_us)}; {counted(device.works, 'work')} on "
+        f"{counted(device.streams, 'stream')}, {device.copies} of them copies"
     )
 
 
@@ -116,10 +127,12 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
     left_out = f" after {steps.warmup} of warm-up" if steps.warmup else ""
     lines = (
         f"{steps.steps} steps{left_out}, {run.steps_per_s:.1f} steps/s{tokens}",
-        f"step time  p50 {_time(steps.step_p50_us)}, p99 {_time(steps.step_p99_us)}; from start to "
-        f"start p50 {_time(steps.period_p50_us)}, p99 {_time(steps.period_p99_us)}",
-        f"idle gaps  p50 {_time(idle.p50_us)}, p99 {_time(idle.p99_us)}, max {_time(idle.max_us)}; "
-        f"total {_time(idle.total_us)}, {run.idle_percent:.2f} % of {_time(steps.span_us)}",
+        f"step time  p50 {time_of(steps.step_p50_us)}, p99 {time_of(steps.step_p99_us)}; "
+        f"from start to start p50 {time_of(steps.period_p50_us)}, "
+        f"p99 {time_of(steps.period_p99_us)}",
+        f"idle gaps  p50 {time_of(idle.p50_us)}, p99 {time_of(idle.p99_us)}, "
+        f"max {time_of(idle.max_us)}; "
+        f"total {time_of(idle.total_us)}, {run.idle_percent:.2f} % of {time_of(steps.span_us)}",
         f"busy       {steps.busy_percent:.2f} %",
     )
     if is_one_of_several:
@@ -131,25 +144,25 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
     from rich.text import Text
 
     per_token = run.tokens_per_s is not None
-    table = _table("    top causes of idle")
+    table = table_of("    top causes of idle")
     table.add_column("    cause", overflow="fold")
     for name in ("gaps", "idle", "share %", "lost tokens/s" if per_token else "lost steps/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for cause in run.lost[:_CAUSES]:
+    for cause in run.lost[:CAUSES_SHOWN]:
         rate = cause.tokens_per_s if cause.tokens_per_s is not None else cause.steps_per_s
         table.add_row(
             Text(f"    {cause.name}"),
             str(cause.gaps),
-            _time(cause.total_us),
+            time_of(cause.total_us),
             f"{cause.share_percent:.1f}",
             f"{rate:.2f}",
         )
-    if len(run.lost) > _CAUSES:
-        rest = run.lost[_CAUSES:]
+    if len(run.lost) > CAUSES_SHOWN:
+        rest = run.lost[CAUSES_SHOWN:]
         table.add_row(
             f"    and {len(rest)} more",
             str(sum(cause.gaps for cause in rest)),
-            _time(sum(cause.total_us for cause in rest)),
+            time_of(sum(cause.total_us for cause in rest)),
             f"{sum(cause.share_percent for cause in rest):.1f}",
             "",
         )
@@ -174,11 +187,13 @@ def _shown(figure: Figure) -> tuple[str, str, str]:
     )
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """The count with its noun."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _time(us: float) -> str:
+def time_of(us: float) -> str:
+    """A time in the unit that suits it."""
     if us >= 1e6:
         return f"{us / 1e6:.3f} s"
     return f"{us / 1e3:.3f} ms" if us >= 1e4 else f"{us:.1f} us"

@@ -104,7 +104,8 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], te
     head = row([html.escape(head) for head in heads], "th", ' scope="col"')
     body = "\n".join(row(cells, "td") for cells in rows)
     return (
-        f'<div class="scroll"><table><caption>{html.escape(caption)}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}">'
+        f"<table><caption>{html.escape(caption)}</caption>"
         f"<thead>{head}</thead>\n"
         f"<tbody>{body}</tbody></table></div>"
     )
@@ -216,9 +217,10 @@ def _histogram(idle_us: Sequence[float]) -> str:
         f"{zero} pairs of steps have none"
     )
     axis = f'x1="0" x2="{width}" y1="{_HEIGHT + 20}" y2="{_HEIGHT + 20}"'
+    size = f'width="{width + 40}" height="{_HEIGHT + 46}"'
     return (
-        f'<p>{label}.</p><div class="scroll"><svg width="{width + 40}" height="{_HEIGHT + 46}" '
-        f'role="img" aria-label="{label}">{"".join(parts)}'
+        f'<p>{label}.</p><div class="scroll" tabindex="0" role="region" aria-label="Histogram">'
+        f'<svg {size} role="img" aria-label="{label}">{"".join(parts)}'
         f'<line class="axis" {axis}/></svg></div>'
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gapless.profile.causes import UNMARKED
 from gapless.profile.gaps import GapStats, find_gaps, gap_stats
 from gapless.profile.intervals import union
 from gapless.profile.recording_folder import ProcessRecording
@@ -211,6 +212,20 @@ def _summarise_run(
     )
 
 
+def _notes_on_causes(processes: Sequence[ProcessSummary]) -> list[str]:
+    runs = [run for process in processes for device in process.devices for run in device.runs]
+    idle_us = sum(run.idle.total_us for run in runs)
+    unmarked_us = sum(
+        cause.total_us for run in runs for cause in run.idle.causes if cause.name == UNMARKED
+    )
+    if 2 * unmarked_us <= idle_us or idle_us == 0:
+        return []
+    return [
+        f"{100 * unmarked_us / idle_us:.0f} % of the idle time is {UNMARKED}: mark what the host "
+        "does with gapless.profile.host_range(name)"
+    ]
+
+
 def _notes(processes: Sequence[ProcessSummary], warmup: int) -> list[str]:
     notes = []
     if not any(process.devices for process in processes):
@@ -223,6 +238,7 @@ def _notes(processes: Sequence[ProcessSummary], warmup: int) -> list[str]:
             f"no device ran two numbered steps{f' after {warmup} of warm-up' if warmup else ''}, "
             f"so that there is no gap between steps to see: {HOW_TO_MARK}"
         )
+    notes.extend(_notes_on_causes(processes))
     for process in processes:
         if process.dropped_work or process.dropped_ranges:
             notes.append(

@@ -53,6 +53,19 @@ def test_the_summary_is_the_default(view, tmp_path):
     assert [line.split()[0] for line in out.splitlines() if "10.0 us" in line][-1] == "process"
 
 
+def test_of_many_runs_each_is_a_line(view, tmp_path):
+    for pid in range(10, 20):
+        put(tmp_path / "out", pid=pid)
+    code, out, err = view("-d", "out")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert sum(line.split()[:3] == ["program", "12", "0"] for line in lines) == 1
+    assert "10 runs of 10 recordings: busy 72.50 to 72.50 %, idle gap p50 5.5 us to 5.5 us" in out
+    [causes] = [line.split() for line in lines if line.split()[:1] == ["process"]][-1:]
+    assert causes == ["process", "10", "100.0", "us", "90.9"]
+    assert len(lines) < 25
+
+
 def test_a_trace_is_written_and_checked(view, tmp_path):
     put(tmp_path / "out")
     put(tmp_path / "out", pid=8)

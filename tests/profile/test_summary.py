@@ -85,10 +85,11 @@ def test_processes_and_devices_are_kept_apart():
     ("made", "says"),
     [
         (timeline([], HOST), "nothing was recorded on a device, only ranges of the host"),
+        (timeline(WORK), "100 % of the idle time is unmarked: mark .*host_range"),
         (timeline([(0, -1, 0, 10)]), "no device ran two numbered steps, .*set_step"),
         (timeline([(0, 0, 0, 10)]), "no device ran two numbered steps"),
         (
-            timeline(WORK, dropped=7),
+            timeline(WORK, HOST, dropped=7),
             "process 0: the buffers dropped the oldest 7 works",
         ),
     ],
@@ -118,6 +119,8 @@ def test_two_side_by_side():
     assert pair.notes == ("3 steps against 4: compare what is per step or per second, not totals",)
     assert comparison.notes == (
         "the first has 1 runs of steps and the second 2; the first 1 of each are compared",
+        "the second: 100 % of the idle time is unmarked: mark what the host does with "
+        "gapless.profile.host_range(name)",
     )
 
 

@@ -148,8 +148,13 @@
     }
     pen.fillStyle = style.dim;
     let column = LABEL, most = low ? line.value[low - 1] : 0, now = most;
+    const fill = (left, right, value) => {
+      if (value > 0 && right > left) pen.fillRect(left, y(value), right - left, top + size - y(value));
+    };
+    // The most of what happened within a pixel is drawn there, and what it ended with from there on.
     const paint = (end) => {
-      if (most > 0) pen.fillRect(column, y(most), Math.max(1, end - column), top + size - y(most));
+      fill(column, Math.min(column + 1, end), most);
+      fill(column + 1, end, now);
       column = end;
       most = now;
     };
