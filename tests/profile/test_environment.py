@@ -116,7 +116,9 @@ CHILDREN = """
         return process.exitcode
 
     if __name__ == "__main__":
-        codes = [start("fork", "forked"), start("fork", "fails"), start("spawn", "spawned")]
+        codes = [start("fork", "forked"), start("fork", "fails")]
+        with host_range("around"):
+            codes.append(start("spawn", "spawned"))
         child("parent")
         def mark(name):
             with host_range(name):
@@ -136,13 +138,21 @@ def test_children_write_their_own(tmp_path):
     ended = run(tmp_path / "out", CHILDREN)
     assert ended.stdout == "[0, 1, 0, 0, 0]\n", ended.stderr
     assert recorded(tmp_path / "out") == [
+        (("around", "parent"), True),
         (("by hand",), False),
         (("fails",), True),
         (("forked",), True),
         (("late",), False),
-        (("parent",), True),
         (("spawned",), True),
     ]
+    # All are on one clock: the parent was waiting for the child all the while.
+    rows = {
+        name: made.ranges.columns[made.range_column("name_id") == number][0].tolist()
+        for made in map(Timeline.load, (tmp_path / "out").iterdir())
+        for number, name in enumerate(made.ranges.names)
+    }
+    (_, _, _, begins, ends), (_, _, _, start, end) = rows["around"], rows["spawned"]
+    assert begins < start < end < ends
 
 
 def test_children_forked_in_a_block_write_their_own(tmp_path):
