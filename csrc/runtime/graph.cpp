@@ -32,16 +32,7 @@ class ReplayWork final : public Work {
            (*work.site ? std::string(", captured at ") + work.site : "");
   }
 
-  WorkCost cost() const override {
-    WorkCost total;
-    for (const auto& work : body_->works) {
-      const WorkCost cost = work->cost();
-      total.operators += cost.operators;
-      total.bytes += cost.bytes;
-      total.flops += cost.flops;
-    }
-    return total;
-  }
+  WorkCost cost() const override { return body_->cost; }
 
   void run(const RunContext& here) override {
     RunContext context = context_;
@@ -71,6 +62,18 @@ class ReplayWork final : public Work {
   RunContext context_;
   std::atomic<size_t> at_{0};
 };
+
+// Once per capture: asking every work takes longer than replaying a short graph.
+WorkCost total_cost(const GraphBody& body) {
+  WorkCost total;
+  for (const auto& work : body.works) {
+    const WorkCost cost = work->cost();
+    total.operators += cost.operators;
+    total.bytes += cost.bytes;
+    total.flops += cost.flops;
+  }
+  return total;
+}
 
 }  // namespace
 
@@ -121,6 +124,7 @@ void end_capture(Stream& origin) {
     }
   }
   body->branches.clear();
+  body->cost = total_cost(*body);
   if (open.empty()) return;
   throw UsageError("the capture ended while stream " + open +
                    " of gapless:" + std::to_string(origin.device()) +

@@ -21,6 +21,7 @@ struct Branch {
 // its replays in flight, whoever ends last. One host thread captures.
 struct GraphBody {
   std::vector<std::unique_ptr<Work>> works;
+  WorkCost cost;                 // of all works, summed up when the capture ends
   uint64_t pool = 0;             // the memory pool that its allocations come from
   uint64_t rng_offsets = 0;      // random numbers' offsets that one replay takes
   std::vector<Branch> branches;  // while it is captured

@@ -18,6 +18,7 @@
 #include "runtime/driver_choice.h"
 #include "runtime/recorder.h"
 #include "runtime/watchdog.h"
+#include "torch/completion_signal.h"
 #include "torch/departures.h"
 #include "torch/distributed/bindings.h"
 #include "torch/errors.h"
@@ -26,6 +27,7 @@
 #include "torch/graph.h"
 #include "torch/profiler.h"
 #include "torch/program.h"
+#include "torch/step_port.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -91,13 +93,16 @@ void capture_begin(Graph& graph, std::optional<c10::MempoolId_t> pool) {
   graph.capture_begin(pool.value_or(c10::MempoolId_t{0, 0}), at::GraphCaptureMode::Default);
 }
 
-// A replay and the event after it, as one callable without arguments: a step has hardly any other
-// host work, and after a wait each layer of a call has to be fetched from memory.
+// A replay, the event after it and the signal where there is one, as one callable without
+// arguments: a step has hardly any other host work, and after a wait each layer of a call has to be
+// fetched from memory.
 struct BoundReplay {
-  py::object graph_object;  // keep both alive
+  py::object graph_object;  // keep all alive
   py::object event_object;
+  py::object signal_object;
   Graph* graph;
   c10::Event* event;
+  CompletionSignal* signal;
   c10::Device device;
 };
 
@@ -108,21 +113,36 @@ PyObject* call_bound_replay(PyObject* self, PyObject*) {
   auto* bound = static_cast<BoundReplay*>(PyCapsule_GetPointer(self, kBoundReplay));
   bound->graph->replay();
   bound->event->record(c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getStream(bound->device));
+  if (bound->signal) bound->signal->submit(current_stream(bound->device.index()));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-py::object bind_replay(py::object graph, py::object event) {
+py::object bind_replay(py::object graph, py::object event, py::object signal) {
   static PyMethodDef method{"replay", call_bound_replay, METH_NOARGS,
                             "Replay the graph on the current stream and record the event there."};
   if (!THPEvent_Check(event.ptr())) throw py::type_error("bind_replay: expected a torch.Event");
   auto* bound = new BoundReplay{
-      graph, event, graph.cast<Graph*>(), &reinterpret_cast<THPEvent*>(event.ptr())->event,
+      graph,
+      event,
+      signal,
+      graph.cast<Graph*>(),
+      &reinterpret_cast<THPEvent*>(event.ptr())->event,
+      signal.is_none() ? nullptr : signal.cast<CompletionSignal*>(),
       c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(current_device()))};
   const py::capsule capsule(bound, kBoundReplay, [](PyObject* self) {
     delete static_cast<BoundReplay*>(PyCapsule_GetPointer(self, kBoundReplay));
   });
   return py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
+}
+
+// Input and result are pinned bytes; the graph's copies read and write them.
+void add_slot(StepPort& port, Graph* graph, const at::Tensor& input, const at::Tensor& result) {
+  for (const at::Tensor* each : {&input, &result}) {
+    TORCH_CHECK_VALUE(each->device().is_cpu() && each->is_contiguous() && each->is_pinned(),
+                      "a slot takes contiguous tensors in pinned memory");
+  }
+  port.add_slot(graph, input.data_ptr(), input.nbytes(), result.const_data_ptr(), result.nbytes());
 }
 
 std::vector<std::tuple<std::string, std::string, uint64_t>> list_departures() {
@@ -179,10 +199,22 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("_capture_begin", &capture_begin)
       .def("capture_end", &Graph::capture_end)
       .def("replay", &Graph::replay)
-      .def("bind_replay", &bind_replay)
+      .def("bind_replay", &bind_replay, py::arg("event"), py::arg("signal") = py::none())
       .def("reset", &Graph::reset)
       .def("pool", &Graph::pool)
       .def("debug_dump", &Graph::debug_dump);
+  py::class_<CompletionSignal>(m, "CompletionSignal")
+      .def(py::init<>())
+      .def("fileno", &CompletionSignal::fileno)
+      .def("submit", [](CompletionSignal& signal, int device) {
+        translated([&] { signal.submit(current_stream(device)); });
+      });
+  py::class_<StepPort>(m, "StepPort")
+      .def(py::init<int, uint32_t, int>(), py::arg("socket"), py::arg("rank"), py::arg("device"))
+      .def("add_slot", &add_slot, py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
+           py::keep_alive<1, 4>(), py::arg("graph"), py::arg("input"), py::arg("result"))
+      .def("receive", &StepPort::receive, py::call_guard<py::gil_scoped_release>())
+      .def("submit", &StepPort::submit);
   bind_distributed(m);
   m.def("departures", &list_departures);
   m.def("staged_operators", &staged);
