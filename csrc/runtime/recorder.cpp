@@ -25,7 +25,9 @@ void stop() { g_on = false; }
 
 void RecordRing::add(const Record& record) {
   std::lock_guard lock(mutex_);
-  if (records_.size() < recorder::capacity()) {
+  if (const size_t capacity = recorder::capacity(); records_.size() < capacity) {
+    // All at once: to grow would copy what is there, milliseconds in which the device idles.
+    if (records_.size() == records_.capacity()) records_.reserve(capacity);
     records_.push_back(record);
     return;
   }

@@ -63,6 +63,8 @@ def _print_runs(summary: Summary, console: Console) -> None:
 def _print_causes(runs: Sequence[RunSummary], console: Console) -> None:
     from rich.text import Text
 
+    from gapless.profile.recording_folder import printable
+
     gaps: dict[str, int] = {}
     idle_us: dict[str, float] = {}
     for run in runs:
@@ -79,5 +81,7 @@ def _print_causes(runs: Sequence[RunSummary], console: Console) -> None:
     costliest = sorted(idle_us, key=lambda name: -idle_us[name])
     for name in costliest[:CAUSES_SHOWN]:
         share = 100 * idle_us[name] / total_us
-        table.add_row(Text(name), str(gaps[name]), time_of(idle_us[name]), f"{share:.1f}")
+        table.add_row(
+            Text(printable(name)), str(gaps[name]), time_of(idle_us[name]), f"{share:.1f}"
+        )
     console.print(table)

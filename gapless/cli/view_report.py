@@ -46,6 +46,10 @@ def print_summary(summary: Summary, file: TextIO) -> None:
 
 def print_comparison(comparison: Comparison, first: str, second: str, file: TextIO) -> None:
     """Print each pair of runs, one figure a line."""
+    from rich.text import Text
+
+    from gapless.profile.recording_folder import printable
+
     console = console_on(file)
     for number, pair in enumerate(comparison.pairs, 1):
         labels = f"A: {first}, {pair.first_label}; B: {second}, {pair.second_label}"
@@ -58,7 +62,7 @@ def print_comparison(comparison: Comparison, first: str, second: str, file: Text
                 table.add_row(_named(figure), *_shown(figure))
         table.add_section()
         for figure in pair.causes[:CAUSES_SHOWN]:
-            table.add_row(f"idle per step, {figure.name}, us", *_shown(figure))
+            table.add_row(Text(f"idle per step, {printable(figure.name)}, us"), *_shown(figure))
         console.print(table)
         for note in pair.notes:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
@@ -143,6 +147,8 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
         return
     from rich.text import Text
 
+    from gapless.profile.recording_folder import printable
+
     per_token = run.tokens_per_s is not None
     table = table_of("    top causes of idle")
     table.add_column("    cause", overflow="fold")
@@ -151,7 +157,7 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
     for cause in run.lost[:CAUSES_SHOWN]:
         rate = cause.tokens_per_s if cause.tokens_per_s is not None else cause.steps_per_s
         table.add_row(
-            Text(f"    {cause.name}"),
+            Text(f"    {printable(cause.name)}"),
             str(cause.gaps),
             time_of(cause.total_us),
             f"{cause.share_percent:.1f}",

@@ -44,6 +44,11 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[ProcessRecording, ...]:
     return _on_one_clock(paths, timelines)
 
 
+def printable(text: str) -> str:
+    """The text without what would steer a terminal; names in recordings may be anybody's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _files(folder: Path) -> list[Path]:
     try:
         names = sorted(os.listdir(folder))
@@ -89,7 +94,7 @@ def _on_one_clock(
     for path, timeline in zip(paths, timelines, strict=True):
         key = (timeline.boot_id, timeline.pid)
         seen[key] = seen.get(key, 0) + 1
-        label = f"{timeline.process_name} {timeline.pid}"
+        label = f"{printable(timeline.process_name)} {timeline.pid}"
         if seen[key] > 1:
             label += f" ({seen[key]})"
         is_shifted = timeline.boot_id != first.boot_id

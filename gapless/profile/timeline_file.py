@@ -187,6 +187,12 @@ def _from_header(
             raise TypeError(f"{key} is {value!r}, not an integer")
         return value
 
+    def count(key: str) -> int:
+        value = integer(key)
+        if value < 0:
+            raise ValueError(f"{key} is {value}, below 0")
+        return value
+
     def strings(key: str) -> tuple[str, ...]:
         value = header[key]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -199,13 +205,13 @@ def _from_header(
         return Timeline(
             work=work,
             names=strings("names"),
-            ranges=HostRanges(columns, strings("range_names"), threads, integer("dropped_ranges")),
-            dropped_work=integer("dropped_work"),
-            pid=integer("pid"),
+            ranges=HostRanges(columns, strings("range_names"), threads, count("dropped_ranges")),
+            dropped_work=count("dropped_work"),
+            pid=count("pid"),
             process_name=str(header["process_name"]),
             realtime_offset_ns=integer("realtime_offset_ns"),
             boot_id=str(header["boot_id"]),
-            tokens=integer("tokens"),
+            tokens=count("tokens"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise TimelineError(

@@ -129,6 +129,19 @@ def test_what_is_missing_is_a_note_and_not_an_error(view, tmp_path, change, says
     assert view("-d", "out", "--output-format", "perfetto")[0] == 0
 
 
+def test_names_do_not_steer_the_terminal(view, tmp_path):
+    evil = "\x1b[2Jevil\n[bold]"
+    ranges = dataclasses.replace(RANGES, names=(evil,))
+    for pid in range(10):
+        put(tmp_path / "many", pid=pid, process_name=evil, ranges=ranges)
+    path = put(tmp_path / "one", process_name=evil, ranges=ranges)
+    for arguments in (["-d", path], ["-d", "many"], ["--compare", path, path]):
+        code, out, err = view(*arguments)
+        assert (code, err) == (0, "")
+        assert "\x1b[2J" not in out
+        assert "?[2Jevil?[bold]" in out
+
+
 def error(result):
     code, out, err = result
     [line] = err.splitlines()

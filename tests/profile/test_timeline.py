@@ -168,6 +168,7 @@ def test_the_header_that_the_next_tests_break_is_good(tmp_path):
         ({"format": "other"}, "is not a gapless-timeline file"),
         ({"version": 99}, "version 99; this gapless reads version 2"),
         ({"pid": "one"}, "pid is 'one', not an integer"),
+        ({"tokens": -1}, "tokens is -1, below 0"),
         ({"names": [1]}, "names is not a list of strings"),
         ({"threads": [1]}, "contradicts itself"),
         ({"threads": None}, "contradicts itself"),
