@@ -134,18 +134,8 @@ class PageData:
 
 def _bounds(timelines: Sequence[Timeline]) -> tuple[int, int]:
     """When the first of all things began, and when the last ended."""
-    first, last = [], []
-    for timeline in timelines:
-        for start, end in (
-            (timeline.column("start_ns"), timeline.column("end_ns")),
-            (timeline.range_column("start_ns"), timeline.range_column("end_ns")),
-        ):
-            if len(start):
-                first.append(int(start.min()))
-                last.append(int(end.max()))
-        submitted = timeline.column("submit_ns")
-        if (submitted > 0).any():
-            first.append(int(submitted[submitted > 0].min()))
+    bounds = [timeline.bounds_ns for timeline in timelines if timeline.events]
+    first, last = [start for start, _ in bounds], [end for _, end in bounds]
     return min(first, default=0), max(last, default=1)
 
 

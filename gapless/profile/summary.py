@@ -65,12 +65,14 @@ class DeviceSummary:
 
 @dataclass(frozen=True)
 class ProcessSummary:
-    """One recording of one process."""
+    """One recording of one process; its times are of the first one's ``CLOCK_MONOTONIC``."""
 
     label: str
     file: str
     pid: int
     process_name: str
+    start_ns: int
+    end_ns: int
     threads: int
     ranges: int
     dropped_work: int
@@ -119,6 +121,7 @@ def _summarise_process(
     recording: ProcessRecording, warmup: int, tokens_per_step: float | None
 ) -> ProcessSummary:
     timeline = recording.timeline
+    start_ns, end_ns = timeline.bounds_ns
     if tokens_per_step is None and timeline.tokens:
         steps = _count_steps(timeline)
         tokens_per_step = timeline.tokens / steps if steps else None
@@ -127,6 +130,8 @@ def _summarise_process(
         file=recording.path.name,
         pid=timeline.pid,
         process_name=timeline.process_name,
+        start_ns=start_ns,
+        end_ns=end_ns,
         threads=len(timeline.ranges.threads),
         ranges=len(timeline.ranges.columns),
         dropped_work=timeline.dropped_work,
@@ -226,6 +231,21 @@ def _notes_on_causes(processes: Sequence[ProcessSummary]) -> list[str]:
     ]
 
 
+def _notes_on_times(processes: Sequence[ProcessSummary]) -> list[str]:
+    in_order = sorted(processes, key=lambda process: process.start_ns)
+    latest = in_order[0] if in_order else None
+    for process in in_order:
+        assert latest is not None
+        if process.start_ns > latest.end_ns:
+            return [
+                f"{process.label} began {(process.start_ns - latest.end_ns) / 1e9:.1f} s after the "
+                f"last thing in {latest.label}: where these are two recordings, view one with "
+                "-d FILE, and record into a folder of its own"
+            ]
+        latest = max(latest, process, key=lambda each: each.end_ns)
+    return []
+
+
 def _notes(processes: Sequence[ProcessSummary], warmup: int) -> list[str]:
     notes = []
     if not any(process.devices for process in processes):
@@ -239,6 +259,7 @@ def _notes(processes: Sequence[ProcessSummary], warmup: int) -> list[str]:
             f"so that there is no gap between steps to see: {HOW_TO_MARK}"
         )
     notes.extend(_notes_on_causes(processes))
+    notes.extend(_notes_on_times(processes))
     for process in processes:
         if process.dropped_work or process.dropped_ranges:
             notes.append(

@@ -137,10 +137,32 @@ class Timeline:
         return tuple(int(device) for device in np.unique(self.column("device")))
 
     @property
+    def events(self) -> int:
+        """How many works and ranges it holds."""
+        return len(self.work) + len(self.ranges.columns)
+
+    @property
+    def bounds_ns(self) -> tuple[int, int]:
+        """When the first thing in it was submitted or began, and when the last ended; (0, 0) if
+        there is none.
+        """
+        submitted = self.column("submit_ns")
+        starts = (
+            submitted[submitted > 0],
+            self.column("start_ns"),
+            self.range_column("start_ns"),
+        )
+        ends = (self.column("end_ns"), self.range_column("end_ns"))
+        return (
+            min((int(column.min()) for column in starts if len(column)), default=0),
+            max((int(column.max()) for column in ends if len(column)), default=0),
+        )
+
+    @property
     def is_empty(self) -> bool:
         """Whether it holds neither work nor ranges, nor has forgotten any."""
         forgotten = self.dropped_work + self.ranges.dropped
-        return len(self.work) == len(self.ranges.columns) == forgotten == 0
+        return self.events == forgotten == 0
 
     def is_busy_work(self) -> npt.NDArray[np.bool_]:
         """Which rows of ``work`` keep a device busy: all but waits."""

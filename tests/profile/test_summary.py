@@ -100,6 +100,16 @@ def test_what_is_missing_is_said(made, says):
     assert re.search(says, note)
 
 
+def test_recordings_of_different_times_are_noticed():
+    later = [(stream, step, start + 10**10, end + 10**10) for stream, step, start, end in WORK]
+    made = [timeline(WORK, HOST), timeline(later, [(0, "process", 10**10, 2 * 10**10)])]
+    for order in (made, made[::-1]):
+        [note] = summarise(recordings(*order)).notes
+        assert " began 10.0 s after the last thing in process " in note
+    around = timeline([], [(0, "join", 0, 3 * 10**10)])
+    assert summarise(recordings(*made, around)).notes == ()
+
+
 def test_two_side_by_side():
     longer = [*WORK, (0, 3, 70_000, 80_000)]
     comparison = compare(

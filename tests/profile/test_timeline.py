@@ -67,6 +67,12 @@ def test_contradictions_are_refused(recorded, column, value, says):
         Timeline(work, recorded.names)
 
 
+def test_bounds(recorded):
+    assert (recorded.events, recorded.bounds_ns) == (3, (0, 40))
+    assert timeline([(0, 0, 50, 60)], queued_ns=20).bounds_ns == (30, 60)
+    assert (timeline([]).events, timeline([]).bounds_ns) == (0, (0, 0))
+
+
 def test_wrong_shape_is_refused():
     with pytest.raises(
         TimelineError, match=r"int64 array \[n, 9\] is needed, not float64 \[3, 2\]"
