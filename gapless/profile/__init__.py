@@ -6,6 +6,7 @@ None but ``record`` needs a device.
 """
 
 from gapless.profile.gaps import Cause, Gap, GapStats, IdleReport, analyse
+from gapless.profile.process_name import name_process
 from gapless.profile.ranges import HostRanges, HostThread, host_range
 from gapless.profile.recording import Recording, finish, record
 from gapless.profile.steps import StepStats
@@ -30,6 +31,7 @@ __all__ = [
     "count_tokens",
     "finish",
     "host_range",
+    "name_process",
     "record",
     "write_trace",
 ]

@@ -17,6 +17,8 @@ HOW_TO_MARK = (
     "call torch.gapless.recorder.set_step(n) before what step n submits, or use gapless.pipeline, "
     "which does"
 )
+# Children of one program may follow each other; two recordings are further apart than that.
+_APART_NS = 5 * 10**9
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ def _notes_on_times(processes: Sequence[ProcessSummary]) -> list[str]:
     latest = in_order[0] if in_order else None
     for process in in_order:
         assert latest is not None
-        if process.start_ns > latest.end_ns:
+        if process.start_ns - latest.end_ns > _APART_NS:
             return [
                 f"{process.label} began {(process.start_ns - latest.end_ns) / 1e9:.1f} s after the "
                 f"last thing in {latest.label}: where these are two recordings, view one with "

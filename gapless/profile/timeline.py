@@ -4,7 +4,6 @@ It needs no device: it may be built from a recording, loaded from a file, or mad
 """
 
 import os
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gapless.errors import GaplessError
+from gapless.profile.process_name import process_name
 from gapless.profile.ranges import RANGE_COLUMNS, HostRanges
 
 WORK_COLUMNS = (
@@ -78,7 +78,7 @@ class Timeline:
         ranges: what the host did.
         dropped_work: work that the recorder's ring forgot, so that the timeline lacks it.
         pid: the process.
-        process_name: what the process was started as.
+        process_name: what it is called, see ``name_process``.
         realtime_offset_ns: what to add to a time here for nanoseconds since 1970.
         boot_id: which machine's run the clock belongs to; times of timelines that agree in it may
             be compared as they are. Empty where it is not known.
@@ -94,7 +94,7 @@ class Timeline:
     ranges: HostRanges = field(default_factory=_no_ranges)
     dropped_work: int = 0
     pid: int = field(default_factory=os.getpid)
-    process_name: str = field(default_factory=lambda: Path(sys.argv[0] or "python").name)
+    process_name: str = field(default_factory=process_name)
     realtime_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
     boot_id: str = field(default_factory=_boot_id)
     tokens: int = 0

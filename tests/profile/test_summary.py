@@ -106,6 +106,8 @@ def test_recordings_of_different_times_are_noticed():
     for order in (made, made[::-1]):
         [note] = summarise(recordings(*order)).notes
         assert " began 10.0 s after the last thing in process " in note
+    soon = timeline([], [(0, "join", 10**9, 2 * 10**9)])
+    assert summarise(recordings(made[0], soon)).notes == ()
     around = timeline([], [(0, "join", 0, 3 * 10**10)])
     assert summarise(recordings(*made, around)).notes == ()
 

@@ -1,11 +1,12 @@
 import json
+import multiprocessing
 import pickle
 
 import numpy as np
 import pytest
 
 from gapless.errors import GaplessError
-from gapless.profile import HostRanges, HostThread, Timeline, TimelineError, ranges
+from gapless.profile import HostRanges, HostThread, Timeline, TimelineError, name_process, ranges
 from gapless.profile.timeline import WORK_COLUMNS
 from gapless.profile.timeline_file import FORMAT, FORMAT_VERSION, _digest, save_in
 
@@ -65,6 +66,25 @@ def test_contradictions_are_refused(recorded, column, value, says):
     work[0, WORK_COLUMNS.index(column)] = value
     with pytest.raises(TimelineError, match=says):
         Timeline(work, recorded.names)
+
+
+@pytest.mark.parametrize(
+    ("child", "rank", "name"),
+    [
+        ("MainProcess", "", "train.py"),
+        ("SpawnProcess-2", "", "train.py SpawnProcess-2"),
+        ("MainProcess", "3", "train.py rank 3"),
+        ("MainProcess", "three", "train.py"),
+    ],
+)
+def test_processes_are_called_by_what_tells_them_apart(monkeypatch, child, rank, name):
+    monkeypatch.setattr("sys.argv", ["/somewhere/train.py"])
+    monkeypatch.setattr(multiprocessing.current_process(), "_name", child)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("gapless.profile.process_name._given", None)
+    assert Timeline(np.empty((0, 9), np.int64), ()).process_name == name
+    name_process("worker 7")
+    assert Timeline(np.empty((0, 9), np.int64), ()).process_name == "worker 7"
 
 
 def test_bounds(recorded):
