@@ -264,7 +264,7 @@ rows = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows, rows, st.integers(0, 70))
 def test_any_timeline_makes_a_valid_trace(tmp_path, work, marks, queued_ns):
     host = [(thread, f"range {step}", start, end) for thread, step, start, end in marks]
