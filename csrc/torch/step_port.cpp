@@ -1,5 +1,6 @@
 #include "torch/step_port.h"
 
+#include <poll.h>
 #include <pybind11/pybind11.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -21,6 +22,11 @@ namespace {
 [[noreturn]] void refuse(const std::string& text) {
   translated([&]() { throw UsageError(text); });
   __builtin_unreachable();
+}
+
+void check_signals() {
+  pybind11::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw python_error();
 }
 
 iovec part(void* address, uint64_t bytes) { return {address, static_cast<size_t>(bytes)}; }
@@ -77,8 +83,14 @@ void StepPort::add_slot(Graph* graph, void* input, uint64_t input_bytes, const v
 
 uint32_t StepPort::receive() {
   Slot& slot = slots_[static_cast<size_t>(next_) % slots_.size()];
-  // Is long done where the sender keeps to the depth.
-  wait_for(current_stream(device_), slot.place);
+  Stream& stream = current_stream(device_);
+  if (!stream.done(slot.place)) {
+    // The slot is free when a message comes, as the sender keeps to the depth; only then is it
+    // worth asking, and hardly ever does that have to wait.
+    pollfd readable{socket_->descriptor, POLLIN, 0};
+    while (poll(&readable, 1, -1) < 0 && errno == EINTR) check_signals();
+    wait_for(stream, slot.place);
+  }
   MessageHeader header;
   iovec parts[] = {part(&header, sizeof(header)), part(slot.input, slot.input_bytes)};
   msghdr message{};
@@ -89,8 +101,7 @@ uint32_t StepPort::receive() {
     if (errno != EINTR) {
       refuse(std::string("no input can be received: ") + std::strerror(errno));
     }
-    pybind11::gil_scoped_acquire lock;
-    if (PyErr_CheckSignals() != 0) throw python_error();
+    check_signals();
   }
   if (bytes == 0) return kClosed;
   if (static_cast<size_t>(bytes) < sizeof(header)) refuse("a message without a header came");

@@ -32,6 +32,7 @@ from gapless.pipeline.worker_channel import (
     Kind,
     Message,
     packed,
+    step_message,
     unpacked,
 )
 from gapless.pipeline.worker_error import WorkerError, death_text
@@ -39,6 +40,7 @@ from gapless.pipeline.worker_process import Failure, WorkerSettings
 from gapless.pipeline.worker_watch import hear, tell
 
 MOST_WORKERS = 1024
+_SENT_NS = slice(16, 24)  # within a header
 _AFTER_DEATH_S = 10.0  # for the processes that are being killed to be gone
 
 
@@ -104,6 +106,7 @@ class AsyncExecutor:
         self._dispatched = self._collected = 0
         self._is_dispatching = False
         self._partial: list[Any] = []  # results of the step that is being collected
+        self._sent_ns: list[int] = [0] * world_size
         self._row: memoryview | None = None
         self._layouts: tuple[PackedLayout, PackedLayout] | None = None
         self._owns_parent = parent is None
@@ -130,6 +133,16 @@ class AsyncExecutor:
     def in_flight(self) -> int:
         """Steps that were dispatched and not collected."""
         return self._dispatched - self._collected
+
+    @property
+    def device(self) -> str:
+        """Where the steps run, as it was given."""
+        return self._settings.device
+
+    @property
+    def sent_ns(self) -> list[int]:
+        """By rank, when the results that were collected last were sent, in ``CLOCK_MONOTONIC``."""
+        return list(self._sent_ns)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -166,7 +179,10 @@ class AsyncExecutor:
     def broadcast(self, item: Any) -> int:
         """Submit one step with the same input to all workers; see ``dispatch``."""
         self._require_room("broadcast")
-        return self._send([self._body(item)] * self.world_size)
+        body = self._body(item)
+        if len(body) > self._channels[0].inline_bytes:
+            return self._send([body] * self.world_size)
+        return self._send_to_all(step_message(self._dispatched, body))
 
     def collect(self) -> list[Any]:
         """Wait for the oldest step that was not collected; returns its results by rank.
@@ -318,12 +334,24 @@ class AsyncExecutor:
         self._is_dispatching = False
         return step
 
+    def _send_to_all(self, message: bytes) -> int:
+        self._is_dispatching = True
+        try:
+            for channel in self._channels:
+                channel.send_step(message)
+        except OSError:
+            self._fail()
+        self._dispatched += 1
+        self._is_dispatching = False
+        return self._dispatched - 1
+
     def _collect_any(self) -> list[Any]:
         results = self._partial
         while len(results) < self.world_size:
             message = self._channels[len(results)].receive()
             if message is None or message.kind != Kind.RESULT:
                 self._fail(message)
+            self._sent_ns[len(results)] = message.sent_ns
             results.append(unpacked(message.body))
         self._partial = []
         return results
@@ -345,6 +373,7 @@ class AsyncExecutor:
                 self._fail(skipped_rank=rank if kind == Kind.SKIPPED else None)
             rows.append(None)
         whole = torch.frombuffer(self._row, dtype=torch.uint8).view(self.world_size, size)
+        self._sent_ns = whole[:, _SENT_NS].view(torch.int64).squeeze(1).tolist()
         # A header is no multiple of every dtype's size, so the bodies are moved once.
         parts = layout.views(whole[:, HEADER.size :].contiguous())
         self._partial = []

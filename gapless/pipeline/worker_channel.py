@@ -96,6 +96,14 @@ class Channel:
         finally:
             os.close(memory)
 
+    def send_step(self, message: bytes) -> None:
+        """Send what ``step_message`` has put together.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        self._end.send(message, socket.MSG_NOSIGNAL)
+
     def announce(self, kind: Kind) -> None:
         """Send a header alone, for the end that receives steps or their results by size."""
         self._end.send(HEADER.pack(kind, self._rank, -1, time.monotonic_ns()), socket.MSG_NOSIGNAL)
@@ -150,6 +158,11 @@ def _contents(descriptor: int, size: int) -> bytes:
             return memory[:]
     finally:
         os.close(descriptor)
+
+
+def step_message(step: int, body: bytes) -> bytes:
+    """One message for many channels: a step whose body fits into a socket."""
+    return HEADER.pack(Kind.STEP, 0, step, time.monotonic_ns()) + body
 
 
 def packed(value: Any) -> bytes:

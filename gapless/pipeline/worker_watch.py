@@ -60,8 +60,10 @@ def watch_workers(control: socket.socket, caller: int) -> None:
         os.environ.update(settings.environment)
         load: Load = unpacked(load_body)
         if settings.world_size > 2:
-            # Some operators import it when they are first called: two seconds in each worker.
+            # What workers may come to import by themselves: some operators take the one at their
+            # first call, which is two seconds, and recordings are summed up with the other.
             importlib.import_module("torch._dynamo")
+            importlib.import_module("gapless.profile")
     except BaseException:
         tell(control, "failed", traceback=traceback.format_exc()[-8000:])
         return
