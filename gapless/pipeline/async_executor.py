@@ -53,7 +53,7 @@ class AsyncExecutor:
     Args:
         world_size: how many workers.
         load: called in each worker with its rank. Returns the step: a function of one input, as
-            ``Pipeline`` takes it, or a ``CapturedStep``, which costs a worker a third of that. It
+            ``Pipeline`` takes it, or a ``CapturedStep``, which costs a quarter of that. It
             is found by name in the new process, so it is a function of a module, or a
             ``functools.partial`` of one.
         depth: steps in flight at most: dispatched and not collected. 1 is sequential.
