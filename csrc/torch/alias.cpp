@@ -60,6 +60,10 @@ at::Tensor alias_at(const at::Tensor& alias, const c10::Storage& owner, void* ad
   return over(std::move(storage), c10::DispatchKey::CPU, alias, 0);
 }
 
+at::Tensor alias_in(const at::Tensor& alias, const c10::Storage& storage, int64_t offset) {
+  return over(storage, c10::DispatchKey::CPU, alias, offset);
+}
+
 at::Tensor alias_as_meta(const at::Tensor& tensor) {
   const size_t bytes = tensor.has_storage() ? tensor.storage().nbytes() : 0;
   // Resizable: the shape function of an out= variant sizes its outputs.

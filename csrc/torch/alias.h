@@ -24,6 +24,9 @@ bool is_alias(const at::Tensor& cpu_tensor);
 at::Tensor alias_at(const at::Tensor& alias, const c10::Storage& owner, void* address,
                     size_t bytes);
 
+// The alias as a part of `storage`, from its element `offset` on.
+at::Tensor alias_in(const at::Tensor& alias, const c10::Storage& storage, int64_t offset);
+
 // A tensor without memory with the same layout, for shape inference. `tensor` may live anywhere.
 at::Tensor alias_as_meta(const at::Tensor& tensor);
 

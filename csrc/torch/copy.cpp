@@ -1,5 +1,6 @@
 #include "torch/copy.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
@@ -279,6 +280,8 @@ void copy(const at::Tensor& self, const at::Tensor& destination, bool non_blocki
   TORCH_CHECK((from_device || source.is_cpu()) && (to_device || destination.is_cpu()),
               "cannot copy between ", source.device(), " and ", destination.device(),
               "; go through the CPU");
+  at::assert_no_internal_overlap(destination);
+  at::assert_no_partial_overlap(destination, source);
   if (from_device && to_device) {
     copy_on_device(source, destination);
   } else if (to_device) {

@@ -150,6 +150,10 @@ std::unique_ptr<OpPlan> make_plan(const c10::OperatorHandle& op) {
         plan->takes_host_tensors) {
       plan->functional = functional;
     }
+    // PyTorch has not tagged floor_divide.
+    if (functional && (op.hasTag(at::Tag::pointwise) || name == "aten::floor_divide")) {
+      plan->elementwise = functional;
+    }
     // Its functional variant writes to the running statistics, and so is none; this one takes the
     // same arguments and tells the same sizes.
     if (op.operator_name() == c10::OperatorName("aten::_native_batch_norm_legit", "out")) {

@@ -30,6 +30,9 @@ struct OpPlan {
   bool takes_host_tensors = false;  // indexing: CPU tensors of any size are welcome
   // Of an out= variant that cannot tell its outputs' sizes: the variant that returns fresh results.
   std::optional<c10::OperatorHandle> functional;
+  // Of an elementwise out= variant, the one that returns fresh results: its shape function tells
+  // the layout, too.
+  std::optional<c10::OperatorHandle> elementwise;
   // An out= variant whose kernel changes the output's conjugate bit, which the alias that it gets
   // would take to the grave: the functional variant is queued, and its result copied.
   bool queues_functional = false;

@@ -41,7 +41,11 @@ at::Tensor Operand::alias() const {
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes_,
                                                        c10::DataPtr(address(), c10::kCPU),
                                                        /*allocator=*/nullptr, /*resizable=*/false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+  return alias_in(c10::Storage(std::move(storage)));
+}
+
+at::Tensor Operand::alias_in(const c10::Storage& storage) const {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                          c10::scalarTypeToTypeMeta(dtype_));
   auto* impl = tensor.unsafeGetTensorImpl();

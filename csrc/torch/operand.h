@@ -30,6 +30,12 @@ class Operand {
   bool defined() const { return defined_; }
   // A CPU tensor over the memory. Valid as long as the operand, which may hold the value itself.
   at::Tensor alias() const;
+  // One that shares the storage of another operand's alias, which it must be in the same memory as:
+  // kernels tell from the storage whether their output overlaps an input.
+  at::Tensor alias_in(const c10::Storage& storage) const;
+  bool same_memory(const Operand& other) const {
+    return defined_ && other.defined_ && !is_value_ && address_ && address_ == other.address_;
+  }
 
  private:
   friend class AliasPool;

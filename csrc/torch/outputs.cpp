@@ -37,6 +37,16 @@ void resize(const OpPlan& plan, const at::Tensor& output, const TensorShape& sha
   }
 }
 
+// An out= kernel of an elementwise operator lays an unsized output out as its inputs are. The shape
+// functions of out= variants do not; those of the functional variants do.
+std::shared_ptr<const ResultShapes> elementwise_layout(const OpPlan& plan,
+                                                       c10::ArrayRef<IValue> arguments) {
+  if (!plan.elementwise || plan.outputs.size() != 1) return nullptr;
+  const IValue& output = arguments[plan.outputs[0]];
+  if (!output.isTensor() || output.toTensor().numel() != 0) return nullptr;
+  return infer_shapes(*plan.elementwise, arguments.slice(0, plan.outputs[0]));
+}
+
 }  // namespace
 
 bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
@@ -54,6 +64,8 @@ bool size_outputs(const c10::OperatorHandle& op, const OpPlan& plan,
   std::shared_ptr<const ResultShapes> shapes;
   if (plan.has_shape_function && !plan.returned.empty()) {
     shapes = infer_output_shapes(op, plan, arguments);
+    const auto layout = elementwise_layout(plan, arguments);
+    if (layout && (*layout)[0].tensors[0].sizes == (*shapes)[0].tensors[0].sizes) shapes = layout;
   } else if (plan.functional && plan_of(*plan.functional).kind == OpKind::kFunctional) {
     torch::jit::Stack inputs;
     for (size_t i = 0; i < arguments.size(); ++i) {

@@ -19,6 +19,15 @@ std::pair<char*, char*> extent(const at::Tensor& tensor) {
   return {begin, begin + (last + 1) * static_cast<int64_t>(tensor.itemsize())};
 }
 
+c10::Storage unresizable(const at::Tensor& buffer) {
+  c10::DataPtr data(
+      buffer.mutable_data_ptr(), new c10::Storage(buffer.storage()),
+      [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::kCPU);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), buffer.nbytes(),
+                                               std::move(data), /*allocator=*/nullptr,
+                                               /*resizable=*/false);
+}
+
 void check(gapless_status status) {
   if (status != GAPLESS_OK) throw DeviceError(driver().last_error());
 }
@@ -33,7 +42,7 @@ void Staging::add(const at::Tensor& alias, bool written) {
   if (alias.storage_offset() == 0 && written) {
     room_end = std::max(end, begin + alias.storage().nbytes());
   }
-  ranges_.push_back({begin, end, room_end, written, {}});
+  ranges_.push_back({begin, end, room_end, written, {}, {}});
 }
 
 void Staging::fetch() {
@@ -53,6 +62,7 @@ void Staging::fetch() {
   for (Range& range : ranges_) {
     const int64_t bytes = range.end - range.begin;
     range.buffer = at::empty({range.room_end - range.begin}, at::kByte);
+    range.storage = unresizable(range.buffer);
     check(driver().copy(device_, stream_, range.buffer.mutable_data_ptr(), range.begin,
                         static_cast<uint64_t>(bytes), GAPLESS_DEVICE_TO_HOST));
   }
@@ -66,8 +76,11 @@ at::Tensor Staging::staged(const at::Tensor& alias) const {
                                 [](char* at, const Range& each) { return at < each.begin; });
   TORCH_INTERNAL_ASSERT(range != ranges_.begin());
   --range;
-  // Keeps the buffer: a result may be a view of an operand.
+  // Keeps the buffer: a result may be a view of an operand. Tensors in the same memory share a
+  // storage where they can, since kernels tell from it whether their output overlaps an input.
   auto* buffer = static_cast<char*>(range->buffer.mutable_data_ptr());
+  const auto offset = address - range->begin, item = static_cast<int64_t>(alias.itemsize());
+  if (offset % item == 0) return alias_in(alias, range->storage, offset / item);
   return alias_at(alias, range->buffer.storage(), buffer + (address - range->begin),
                   static_cast<size_t>(range->room_end - address));
 }

@@ -31,6 +31,7 @@ class Staging {
     char* room_end;  // a kernel may pass through a larger shape on its way to the result's
     bool written;
     at::Tensor buffer;
+    c10::Storage storage;  // over the buffer, for the tensors in it
   };
 
   const int device_;

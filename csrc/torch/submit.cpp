@@ -20,7 +20,10 @@ namespace {
 
 bool flag(const char* name) {
   const char* value = std::getenv(name);
-  return value && *value && std::string(value) != "0";
+  const std::string text = value ? value : "";
+  TORCH_CHECK(text.empty() || text == "0" || text == "1", name, "=", text,
+              ": must be 1 (on) or 0 (off); set or unset it before Python starts");
+  return text == "1";
 }
 
 void describe(std::ostringstream& text, const at::Tensor& tensor) {
@@ -92,11 +95,24 @@ void OpWork::add_argument(const c10::IValue& value, Stream& stream) {
 }
 
 void OpWork::place_operand(const at::Tensor& tensor, int argument) {
-  int same_as = -1;
-  for (size_t i = 0; i < operands_.size() && same_as < 0 && tensor.defined(); ++i) {
-    if (operands_[i].impl == tensor.unsafeGetTensorImpl()) same_as = static_cast<int>(i);
+  Placed& placed = operands_.emplace_back(tensor, argument);
+  if (!tensor.defined()) return;
+  for (size_t i = 0; i + 1 < operands_.size(); ++i) {
+    if (operands_[i].impl == placed.impl) {
+      placed.same_as = static_cast<int>(i);
+      return;
+    }
+    if (placed.storage_of < 0 && placed.operand.same_memory(operands_[i].operand)) {
+      placed.storage_of = static_cast<int>(i);
+    }
   }
-  operands_.emplace_back(tensor, argument, same_as);
+}
+
+template <typename Alias>
+at::Tensor OpWork::tensor_of(const Placed& placed, const Tensors& before, Alias&& alias) {
+  if (placed.same_as >= 0) return before[static_cast<size_t>(placed.same_as)];
+  if (placed.storage_of < 0) return alias(placed.operand);
+  return placed.operand.alias_in(before[static_cast<size_t>(placed.storage_of)].storage());
 }
 
 void OpWork::add_output(const at::Tensor& tensor, Stream& stream) {
@@ -112,8 +128,8 @@ void OpWork::use_random_numbers(size_t argument, RandomTicket ticket) {
 OpWork::Tensors OpWork::aliases() const {
   Tensors tensors;
   for (const Placed& placed : operands_) {
-    tensors.push_back(placed.same_as < 0 ? placed.operand.alias()
-                                         : tensors[static_cast<size_t>(placed.same_as)]);
+    tensors.push_back(
+        tensor_of(placed, tensors, [](const Operand& operand) { return operand.alias(); }));
   }
   return tensors;
 }
@@ -142,8 +158,8 @@ void OpWork::run(const RunContext& context) {
   Tensors taken;
   if (kept_.empty()) {
     for (const Placed& placed : operands_) {
-      taken.push_back(placed.same_as < 0 ? pool.take(placed.operand)
-                                         : taken[static_cast<size_t>(placed.same_as)]);
+      taken.push_back(
+          tensor_of(placed, taken, [](const Operand& operand) { return pool.take(operand); }));
     }
   }
   place(kept_.empty() ? taken : kept_, &stack, &outputs);

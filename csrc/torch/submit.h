@@ -49,17 +49,22 @@ class OpWork final : public Work {
 
  private:
   struct Placed {
-    Placed(const at::Tensor& tensor, int place, int first)
-        : operand(tensor), argument(place), same_as(first), impl(tensor.unsafeGetTensorImpl()) {}
+    Placed(const at::Tensor& tensor, int place)
+        : operand(tensor), argument(place), impl(tensor.unsafeGetTensorImpl()) {}
     Operand operand;
     int argument;  // which one it is, or -1: an output
     // The first operand that is the very same tensor, or -1: some kernels ask whether the output is
     // an input.
-    int same_as;
+    int same_as = -1;
+    // The first operand in the same memory, or -1.
+    int storage_of = -1;
     const void* impl;  // tells that while the work is made; not to be followed afterwards
   };
   void place_operand(const at::Tensor& tensor, int argument);
   using Tensors = c10::SmallVector<at::Tensor, 6>;
+  // Of an operand, where those before it have theirs; `alias` makes one for memory of its own.
+  template <typename Alias>
+  static at::Tensor tensor_of(const Placed& placed, const Tensors& before, Alias&& alias);
 
   // Puts the operands' tensors where they belong.
   void place(const Tensors& tensors, torch::jit::Stack* stack,

@@ -12,8 +12,9 @@ def print_version(asked: bool) -> None:
     import torch
 
     from gapless import __version__
+    from gapless.cli.errors import reported
 
-    print(f"gapless {__version__}, torch {torch.__version__}")
+    reported(print)(f"gapless {__version__}, torch {torch.__version__}")
     raise typer.Exit
 
 

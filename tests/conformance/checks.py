@@ -102,14 +102,12 @@ def check_operator(
     """
     checks: dict[str, Callable[[], Iterable[Callable[[], bool]]]] = {
         "forward": lambda: _forward(op, _samples(op, dtype, limit)),
-        "noncontiguous": lambda: _forward(
-            op, [s.noncontiguous() for s in _samples(op, dtype, limit) if s.is_strided()]
-        ),
+        "noncontiguous": lambda: _forward(op, _gaps(_samples(op, dtype, limit))),
     }
     if op.supports_out:
         checks["out"] = lambda: _out(op, _samples(op, dtype, limit))
     if op.inplace_variant is not None:
-        checks["inplace"] = lambda: _inplace(op, _samples(op, dtype, limit))
+        checks["inplace"] = lambda: _inplace(op, _with_gaps(_samples(op, dtype, limit)))
     if op.supports_autograd and dtype in op.supported_backward_dtypes("cpu"):
         checks["grad"] = lambda: _grad(op, _samples(op, dtype, limit, requires_grad=True))
     for name, make in checks.items():
@@ -124,6 +122,14 @@ def _samples(
     np.random.seed(1)
     samples = spread(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), limit)
     return [Sample.of(op, sample) for sample in samples]
+
+
+def _gaps(samples: list[Sample]) -> list[Sample]:
+    return [sample.noncontiguous() for sample in samples if sample.is_strided()]
+
+
+def _with_gaps(samples: list[Sample]) -> list[Sample]:
+    return samples + _gaps(samples)
 
 
 def _run(outcome: Outcome, make: Callable[[], Iterable[Callable[[], bool]]]) -> Outcome:

@@ -213,3 +213,9 @@ def test_launch_blocking_raises_where_the_operation_is_called():
         GAPLESS_LAUNCH_BLOCKING="1",
     )
     assert done.stdout == "here\n", done.stderr
+
+
+def test_a_launch_blocking_that_means_nothing_is_refused():
+    done = run("import torch; torch.ones(2, device='gapless')", GAPLESS_LAUNCH_BLOCKING="yes")
+    assert done.returncode != 0
+    assert "GAPLESS_LAUNCH_BLOCKING=yes: must be 1 (on) or 0 (off)" in done.stderr
