@@ -14,8 +14,8 @@ from gapless.cli.demo import PROMPTS, busy_work
 from gapless.cli.generate import encode
 from gapless.models.load import load_model
 from gapless.models.smollm2 import obtain_smollm2
+from gapless.pipeline.batch_loop import DOUBLE_BUFFERED, SEQUENTIAL
 from gapless.pipeline.context_plan import plan_context
-from gapless.pipeline.decode_loop import DOUBLE_BUFFERED, SEQUENTIAL
 from gapless.pipeline.decode_step import DecodeStep
 from gapless.pipeline.measured_run import RunFigures, measure_run
 from gapless.pipeline.step_program import prepare

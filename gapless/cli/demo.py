@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gapless.cli.demo_report import DemoReport, Row
     from gapless.models.load import LoadedModel
-    from gapless.pipeline.decode_loop import StepResult
+    from gapless.pipeline.batch_loop import StepResult
     from gapless.pipeline.measured_run import RunFigures
 
 PROMPTS = (
@@ -148,8 +148,8 @@ def run_batch(
     from gapless.cli.demo_report import Row
     from gapless.cli.generate import StreamPrinter, encode
     from gapless.cli.status import working
+    from gapless.pipeline.batch_loop import DOUBLE_BUFFERED, SEQUENTIAL
     from gapless.pipeline.context_plan import plan_context
-    from gapless.pipeline.decode_loop import DOUBLE_BUFFERED, SEQUENTIAL
     from gapless.pipeline.decode_step import DecodeStep
     from gapless.pipeline.divergence import first_divergence
     from gapless.pipeline.measured_run import measure_run

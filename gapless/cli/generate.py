@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from gapless.models.load import LoadedModel
-    from gapless.pipeline.decode_loop import StepResult
+    from gapless.pipeline.batch_loop import StepResult
 
 
 def generate(
@@ -56,8 +56,8 @@ def generate(
     chosen = choose_device(device)
 
     from gapless.models.load import load_model
+    from gapless.pipeline.batch_loop import DOUBLE_BUFFERED, SEQUENTIAL, BatchLoop
     from gapless.pipeline.context_plan import plan_context
-    from gapless.pipeline.decode_loop import DOUBLE_BUFFERED, SEQUENTIAL, DecodeLoop
     from gapless.pipeline.decode_step import DecodeStep
     from gapless.pipeline.step_program import prepare
 
@@ -74,7 +74,7 @@ def generate(
         soft_wrap=True,
     )
     program.prefill([tokens])
-    loop = DecodeLoop(program, DOUBLE_BUFFERED if double_buffer else SEQUENTIAL)
+    loop = BatchLoop(program, DOUBLE_BUFFERED if double_buffer else SEQUENTIAL)
     results = loop.run(plan.max_new_tokens, loaded.stop_tokens)
     try:
         count = print_stream(results, loaded.tokenizer, loaded.stop_tokens)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gapless.pipeline.decode_loop import DecodeLoop, StepResult
+from gapless.pipeline.batch_loop import BatchLoop, StepResult
 from gapless.pipeline.step_program import EagerStep, GraphStep
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def measure_run(
     program.prefill(prompts)
     if program.device.type != "cpu":
         torch.accelerator.synchronize(program.device)
-    loop = DecodeLoop(program, depth, host_work)
+    loop = BatchLoop(program, depth, host_work)
     with _recording(program.device) as recording:
         results = list(loop.run(max_new_tokens, stop_tokens))
     timeline = recording.timeline if recording is not None else None

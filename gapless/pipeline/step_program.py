@@ -33,7 +33,7 @@ class StepProgram(Protocol):
         """Steps that fit into the context after the last prefill."""
         ...
 
-    def submit(self) -> None:
+    def submit(self, samples: bool = False) -> None:
         """Submit one step, and the copy of its tokens into the ring."""
         ...
 
@@ -60,10 +60,10 @@ class EagerStep:
         """Run the prompts and sample each row's first token; see ``DecodeStep.prefill``."""
         self._step.prefill(prompts)
 
-    def submit(self) -> None:
-        """Submit one step, and the copy of its tokens into the ring."""
+    def submit(self, samples: bool = False) -> None:
+        """Submit one step, and the copy of its tokens into the ring; see ``DecodeStep.submit``."""
         self.ring.require_slot()
-        self._step.submit()
+        self._step.submit(samples)
         self.ring.push()
 
 
@@ -72,7 +72,7 @@ class GraphStep:
 
     There is one graph for each slot of the ring, because the copy of the tokens into the slot is
     part of it: a copy submitted on its own costs the host twice what the replay does. The graphs
-    share their memory, as only one of them runs at a time.
+    share their memory, as only one of them runs at a time. A step that samples has as many again.
 
     The step's state is disturbed by the capture: prefill after it.
 
@@ -88,27 +88,30 @@ class GraphStep:
         self._step = step
         self.device = step.device
         self.ring = TokenRing(step.tokens, depth + 1)
+        self._claim = self.ring.claim
+        self._graphs: list[Any] = []  # they have to live as long as their replays are called
+        self._replays = self._capture(samples=False)
+        self._sampling_replays = [] if step.sampler is None else self._capture(samples=True)
+
+    def _capture(self, samples: bool) -> list[Callable[[], None]]:
+        step = self._step
         # One eager step first: lazily made state (workspaces, handles) must not be captured.
         step.reset()
-        step.submit()
+        step.submit(samples)
         stream = torch.Stream(step.device)
-        pool: tuple[int, int] | None = None
         graph_class = _graph_class(step.device)
-        self._graphs = []
-        for buffer in self.ring.buffers:
+        replays = []
+        for buffer, event in zip(self.ring.buffers, self.ring.events, strict=True):
+            pool = self._graphs[-1].pool() if self._graphs else None
             graph = graph_class(pool=pool)
             torch.accelerator.synchronize(step.device)
             with stream, graph:
-                step.submit()
+                step.submit(samples)
                 buffer.copy_(step.tokens, non_blocking=True)
-            pool = graph.pool()
             self._graphs.append(graph)
+            replays.append(_replay_and_record(graph, event))
         torch.accelerator.synchronize(step.device)
-        self._claim = self.ring.claim
-        self._replays: list[Callable[[], None]] = [
-            _replay_and_record(graph, event)
-            for graph, event in zip(self._graphs, self.ring.events, strict=True)
-        ]
+        return replays
 
     @property
     def room(self) -> int:
@@ -119,9 +122,10 @@ class GraphStep:
         """Run the prompts and sample each row's first token; see ``DecodeStep.prefill``."""
         self._step.prefill(prompts)
 
-    def submit(self) -> None:
-        """Submit one step, and the copy of its tokens into the ring."""
-        self._replays[self._claim()]()
+    def submit(self, samples: bool = False) -> None:
+        """Submit one step, and the copy of its tokens into the ring; see ``DecodeStep.submit``."""
+        replays = self._sampling_replays if samples else self._replays
+        replays[self._claim()]()
 
 
 def _graph_class(device: torch.device) -> Any:

@@ -14,6 +14,14 @@ def device(request):
     return torch.device(request.param)
 
 
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def reference():
     return tiny_llama()

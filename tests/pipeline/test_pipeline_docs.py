@@ -16,7 +16,7 @@ IS_GAPLESS = getattr(torch.accelerator.current_accelerator(), "type", "") == "ga
 @pytest.mark.skipif(not IS_GAPLESS, reason="the examples name the gapless device")
 def test_the_examples_do_what_the_page_says(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names = {}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
