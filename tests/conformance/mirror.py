@@ -48,8 +48,10 @@ def mapped(tree: Any, on_tensor: Callable[[torch.Tensor], Any], device: str) -> 
         return {key: mapped(value, on_tensor, device) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(mapped(value, on_tensor, device) for value in tree))
-    if type(tree) in (list, tuple):
-        return type(tree)(mapped(value, on_tensor, device) for value in tree)
+    if isinstance(tree, list):
+        return [mapped(value, on_tensor, device) for value in tree]
+    if isinstance(tree, tuple):  # PyTorch's own named results among them
+        return tuple(mapped(value, on_tensor, device) for value in tree)
     return tree
 
 
