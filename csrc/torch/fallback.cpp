@@ -325,9 +325,9 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 // differently; with the fallback in its place the device runs what the CPU runs.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name :
-       {"_stack", "_stack.out", "conj_physical_", "addr", "addr.out", "all.dims", "all.dims_out",
-        "any.dims", "any.dims_out", "linalg__powsum", "mish_backward", "native_channel_shuffle",
-        "native_group_norm", "native_layer_norm", "silu_backward"}) {
+       {"_stack", "_stack.out", "mode.values", "conj_physical_", "addr", "addr.out", "all.dims",
+        "all.dims_out", "any.dims", "any.dims_out", "linalg__powsum", "mish_backward",
+        "native_channel_shuffle", "native_group_norm", "native_layer_norm", "silu_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
 }
