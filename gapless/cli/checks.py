@@ -214,7 +214,7 @@ def check_packages() -> Section:
 def check_cache() -> Section:
     """The cache folder: whether it can be used, and what is in it."""
     section = Section("cache")
-    from gapless.models.cache import cache_root
+    from gapless.cache.entries import cache_root
 
     root = cache_root()
     section.fact("folder", str(root))

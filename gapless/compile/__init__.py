@@ -6,6 +6,19 @@ operands of a program and no part of it, so that layers which look alike share o
 """
 
 from gapless.compile.backend import gapless_backend
+from gapless.compile.buckets import Bucketed, BucketStatistics, Paddable
+from gapless.compile.compiler_thread import wait_until_compiled
+from gapless.compile.mode import CompileMode
 from gapless.compile.statistics import CompileStatistics, reset_statistics, statistics
 
-__all__ = ["CompileStatistics", "gapless_backend", "reset_statistics", "statistics"]
+__all__ = [
+    "BucketStatistics",
+    "Bucketed",
+    "CompileMode",
+    "CompileStatistics",
+    "Paddable",
+    "gapless_backend",
+    "reset_statistics",
+    "statistics",
+    "wait_until_compiled",
+]

@@ -8,14 +8,14 @@ import sys
 import time
 from pathlib import Path
 
-from gapless.compile.compiler import SHARED_OBJECT, compile_into, key_of
+from gapless.cache.entries import cache_root, check, obtain, open_root
+from gapless.compile.compiler import SHARED_OBJECT, compile_into, environment, key_of
 from gapless.compile.errors import ProgramMissing
-from gapless.compile.host_graph import HostGraph
+from gapless.compile.host_graph import HostGraph, Layout
+from gapless.compile.mode import MODE_VARIABLE
 from gapless.errors import UsageError
-from gapless.models.cache import cache_root, check, obtain, open_root
 
 FOLDER = "programs"
-MODE_VARIABLE = "GAPLESS_COMPILE"
 LIMIT_VARIABLE = "GAPLESS_PROGRAM_CACHE_BYTES"
 DEFAULT_LIMIT_BYTES = 4 << 30
 
@@ -25,31 +25,49 @@ def programs_root() -> Path:
     return cache_root() / FOLDER
 
 
-def obtain_artifact(graph: HostGraph, root: Path | None = None) -> tuple[Path, str, bool]:
+def obtain_artifact(
+    graph: HostGraph, may_compile: bool = True, name: str = "", root: Path | None = None
+) -> tuple[Path, str, bool]:
     """The shared object of the graph's program, its key, and whether the cache held it.
 
     Raises:
-        ProgramMissing: it does not, and ``GAPLESS_COMPILE=never``.
-        ModelCacheError: the cache cannot be used.
+        ProgramMissing: it does not, and the program may not be compiled.
+        CacheError: the cache cannot be used.
         UsageError: a setting has a value that means nothing.
     """
     key = key_of(graph)
     open_root(cache_root() if root is None else root.parent)
     root = programs_root() if root is None else root
-    source = {"key": key}
+    shapes = ", ".join(_described(each) for each in graph.operands)
+    source = {"key": key, "operands": shapes, "made by": ", ".join(environment())}
     was_cached = check(root / key, source) is None
     limit = limit_bytes()
-    if not may_compile() and not was_cached:
-        shapes = ", ".join(str(list(each.size)) for each in graph.operands)
+    if not may_compile and not was_cached:
         raise ProgramMissing(
             f"no program for operands of shapes {shapes} in {root}, and {MODE_VARIABLE}=never; "
             f"run once without it where the shapes are the same, or unset it"
         )
-    entry = obtain(key, source, lambda folder: compile_into(graph, folder), _tell, root)
+
+    def build(folder: Path) -> None:
+        what = f"program {name} {key[:8]} for {_shortened(shapes)}"
+        _tell(f"compiling {what}")
+        start_s = time.monotonic()
+        compile_into(graph, folder)
+        _tell(f"compiled {what} in {time.monotonic() - start_s:.0f} s")
+
+    entry = obtain(key, source, build, _tell, root)
     os.utime(entry)  # what was used last is evicted last
     if not was_cached:
         evict(root, limit, keep=key)
     return entry / SHARED_OBJECT, key, was_cached
+
+
+def _described(operand: Layout) -> str:
+    return f"{str(operand.dtype).removeprefix('torch.')}{list(operand.size)}"
+
+
+def _shortened(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[:limit].rsplit(", ", 1)[0] + ", ..."
 
 
 def limit_bytes() -> int:
@@ -62,18 +80,6 @@ def limit_bytes() -> int:
     if text and not text.isdigit():
         raise UsageError(f"{LIMIT_VARIABLE}={text}: give a number of bytes, or unset it")
     return int(text) if text else DEFAULT_LIMIT_BYTES
-
-
-def may_compile() -> bool:
-    """False with ``GAPLESS_COMPILE=never``.
-
-    Raises:
-        UsageError: it has another value.
-    """
-    text = os.environ.get(MODE_VARIABLE, "")
-    if text not in ("", "never"):
-        raise UsageError(f"{MODE_VARIABLE}={text}: the only value is never; unset it to compile")
-    return not text
 
 
 def evict(root: Path, limit: int, keep: str = "") -> list[str]:

@@ -8,7 +8,7 @@ the operands' layouts. Sizes become constants on the way, and results become ope
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,20 @@ def host_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> HostGr
         graph_module: as AOTAutograd gives it: functional but for writes to its arguments.
         arguments: tensors, numbers where a size is an argument, or None.
     """
-    body, constants = _without_device(graph_module)
+    body, constants = without_device(graph_module)
+    return trace_on_host(body, arguments, constants)
+
+
+def trace_on_host(
+    body: fx.GraphModule, arguments: Sequence[Any], constants: Sequence[torch.Tensor]
+) -> HostGraph:
+    """The second half of ``host_graph``: of tensors only their layouts are looked at.
+
+    Args:
+        body: what ``without_device`` gave.
+        arguments: as for ``host_graph``.
+        constants: what ``without_device`` gave, or tensors of the same layouts.
+    """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -126,7 +139,8 @@ def host_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> HostGr
     module.graph.eliminate_dead_code()
     module.recompile()
     layouts = tuple(Layout.of(tensor) for tensor in (*tensors, *outputs))
-    return HostGraph(module, layouts, _written(module, len(tensors)), constants, results)
+    written = _written(module, len(tensors))
+    return HostGraph(module, layouts, written, tuple(constants), results)
 
 
 def _result(value: Any, operands: Sequence[torch.Tensor]) -> Result:
@@ -158,8 +172,10 @@ def _base(node: fx.Node) -> fx.Node:
     return node
 
 
-def _without_device(graph_module: fx.GraphModule) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The graph on the CPU, with its constant tensors as further arguments at the end."""
+def without_device(
+    graph_module: fx.GraphModule,
+) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """The graph on the CPU, its constant tensors as further arguments at the end; and these."""
     graph = copy.deepcopy(graph_module.graph)
     constants: list[torch.Tensor] = []
     last = None
@@ -176,6 +192,7 @@ def _without_device(graph_module: fx.GraphModule) -> tuple[Callable[..., Any], t
                 node.replace_all_uses_with(last)
                 graph.erase_node(node)
                 continue
+        node.meta = {}  # sizes as symbols, and tensors that are not there
         node.args = fx.node.map_aggregate(node.args, _on_host)
         node.kwargs = fx.node.map_aggregate(node.kwargs, _on_host)
     return fx.GraphModule(graph_module, graph), tuple(constants)

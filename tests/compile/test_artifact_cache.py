@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from gapless.compile.artifact_cache import evict, limit_bytes, may_compile
+from gapless.compile.artifact_cache import evict, limit_bytes
+from gapless.compile.mode import CompileMode, compile_mode
 from gapless.errors import UsageError
 
 
@@ -23,5 +24,7 @@ def test_settings_that_mean_nothing_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="GAPLESS_PROGRAM_CACHE_BYTES=4G: give a number of bytes"):
         limit_bytes()
     monkeypatch.setenv("GAPLESS_COMPILE", "sometimes")
-    with pytest.raises(UsageError, match="GAPLESS_COMPILE=sometimes: the only value is never"):
-        may_compile()
+    with pytest.raises(UsageError, match="GAPLESS_COMPILE=sometimes: must be one of"):
+        compile_mode()
+    monkeypatch.setenv("GAPLESS_COMPILE", "")
+    assert compile_mode() is CompileMode.BACKGROUND

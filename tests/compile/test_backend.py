@@ -65,9 +65,11 @@ def test_a_program_is_found_again_captured_and_rebuilt(monkeypatch, capsys):
         {path.name for path in programs_root().glob("[!.]*")} if programs_root().exists() else set()
     )
     monkeypatch.setenv("GAPLESS_COMPILE", "never")
-    with pytest.raises(ProgramMissing, match=r"shapes \[5\], \[\], \[5\].*GAPLESS_COMPILE=never"):
+    with pytest.raises(
+        ProgramMissing, match=r"float32\[5\], float32\[\], float32\[5\] in .*GAPLESS_COMPILE=never"
+    ):
         check(compiled())
-    monkeypatch.delenv("GAPLESS_COMPILE")
+    monkeypatch.setenv("GAPLESS_COMPILE", "wait")
     check(compiled())
     assert (statistics().compiled, statistics().loaded) == (1, 0)
     monkeypatch.setenv("GAPLESS_COMPILE", "never")
@@ -88,7 +90,7 @@ def test_a_program_is_found_again_captured_and_rebuilt(monkeypatch, capsys):
     with (entry / "program.so").open("r+b") as file:
         file.seek(1000)
         file.write(b"broken")
-    monkeypatch.delenv("GAPLESS_COMPILE")
+    monkeypatch.setenv("GAPLESS_COMPILE", "wait")
     check(compiled())
     assert statistics().compiled == 2
     assert "the checksum of program.so is wrong" in capsys.readouterr().err
@@ -101,3 +103,11 @@ def test_random_numbers_run_operator_by_operator_and_are_counted():
     assert set(result.unique().tolist()) == {0.0, 2.0}
     (reason,) = statistics().eager
     assert "draws random numbers" in reason
+
+
+def test_a_tensor_of_the_host_among_the_arguments_is_counted():
+    function = torch.compile(lambda x, y: x + y.to("gapless"), backend=gapless_backend)
+    with pytest.warns(UserWarning, match="an argument of several values is on the host"):
+        result = function(torch.ones(3, device="gapless"), torch.arange(3.0))
+    assert result.tolist() == [1, 2, 3]
+    assert statistics().eager == {"an argument of several values is on the host": 1}

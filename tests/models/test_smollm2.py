@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gapless.cache.entries import MANIFEST, CacheError
 from gapless.models import smollm2
-from gapless.models.cache import MANIFEST
-from gapless.models.errors import ModelCacheError, ModelError
+from gapless.models.errors import ModelError
 from gapless.models.load import load_model
 from gapless.models.smollm2 import convert, find_gguf, obtain_smollm2
 
@@ -42,7 +42,7 @@ def test_a_full_disk_is_noticed_before_the_conversion(monkeypatch, tmp_path):
     gguf.write_bytes(b"x")
     monkeypatch.setattr(smollm2, "find_gguf", lambda: (gguf, "1"))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000_000))
-    with pytest.raises(ModelCacheError, match="10 MB free and the model needs 400 MB"):
+    with pytest.raises(CacheError, match="10 MB free and the model needs 400 MB"):
         obtain_smollm2(lambda line: None, tmp_path / "cache")
 
 

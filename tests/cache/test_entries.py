@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from gapless.models import cache
-from gapless.models.cache import MANIFEST, cache_root, check, obtain
-from gapless.models.errors import ModelCacheError
+from gapless.cache import entries as cache
+from gapless.cache.entries import MANIFEST, CacheError, cache_root, check, obtain
 
 SOURCE = {"package": "weights 1", "converter": "1"}
 
@@ -170,7 +169,7 @@ def test_a_disk_that_takes_no_more_gives_one_clear_line(root, notes, code, words
     def fail(folder):
         raise OSError(code, os.strerror(code))
 
-    with pytest.raises(ModelCacheError, match=words) as error:
+    with pytest.raises(CacheError, match=words) as error:
         obtain("model", SOURCE, fail, notes.append, root)
     assert "GAPLESS_CACHE" in str(error.value)
     assert not (root / "model").exists()
@@ -179,20 +178,20 @@ def test_a_disk_that_takes_no_more_gives_one_clear_line(root, notes, code, words
 def test_a_folder_that_others_may_write_to_is_refused(get, root):
     root.mkdir()
     root.chmod(0o777)
-    with pytest.raises(ModelCacheError, match=r"mode 777 .* chmod go-w"):
+    with pytest.raises(CacheError, match=r"mode 777 .* chmod go-w"):
         get()
 
 
 def test_a_folder_of_another_user_is_refused(get, root, monkeypatch):
     get()
     monkeypatch.setattr(cache.os, "getuid", lambda: 4321)
-    with pytest.raises(ModelCacheError, match="you are 4321"):
+    with pytest.raises(CacheError, match="you are 4321"):
         get()
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(get, root):
     root.write_text("")
-    with pytest.raises(ModelCacheError, match="is not a folder"):
+    with pytest.raises(CacheError, match="is not a folder"):
         get()
 
 

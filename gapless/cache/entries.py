@@ -1,4 +1,4 @@
-"""A folder of converted models in which a broken entry is noticed and never used.
+"""A folder of entries in which a broken entry is noticed and never used.
 
 An entry is built in a temporary folder beside its place and renamed into it, so a half-written one
 never has its name. Its manifest, written last, lists every file with size and SHA-256, and where
@@ -20,13 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gapless.models.errors import ModelCacheError
+from gapless.errors import GaplessError
 
 MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 Notify = Callable[[str], None]
+
+
+class CacheError(GaplessError):
+    """The cache folder cannot be used: unsafe permissions, not writable, or the disk is full."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +86,22 @@ def open_root(root: Path) -> Path:
     What is loaded from here is trusted, so a folder that others may write to is refused.
 
     Raises:
-        ModelCacheError: it is not a folder, not this user's, writable by others, or cannot be made.
+        CacheError: it is not a folder, not this user's, writable by others, or cannot be made.
     """
     remedy = "set GAPLESS_CACHE to a folder of your own"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = root.stat()
     except (FileExistsError, NotADirectoryError) as error:
-        raise ModelCacheError(f"the cache {root} is not a folder; {remedy}") from error
+        raise CacheError(f"the cache {root} is not a folder; {remedy}") from error
     except OSError as error:
-        raise ModelCacheError(
-            f"the cache {root} cannot be made: {error.strerror}; {remedy}"
-        ) from error
+        raise CacheError(f"the cache {root} cannot be made: {error.strerror}; {remedy}") from error
     if status.st_uid != os.getuid():
-        raise ModelCacheError(
+        raise CacheError(
             f"the cache {root} belongs to user {status.st_uid}, you are {os.getuid()}; {remedy}"
         )
     if status.st_mode & _OTHERS_MAY_WRITE:
-        raise ModelCacheError(
+        raise CacheError(
             f"the cache {root} has mode {stat.S_IMODE(status.st_mode):o} and others may write to "
             f"it; run chmod go-w on it, or {remedy}"
         )
@@ -123,7 +125,7 @@ def obtain(
         root: the cache folder; ``cache_root()`` by default.
 
     Raises:
-        ModelCacheError: the cache cannot be used.
+        CacheError: the cache cannot be used.
     """
     root = open_root(cache_root() if root is None else root)
     entry = root / name
@@ -224,12 +226,12 @@ def _writing_to(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = shutil.disk_usage(root).free
-            raise ModelCacheError(
+            raise CacheError(
                 f"the disk of the cache {root} is full ({free / 1e6:.0f} MB free); "
                 "free some space or set GAPLESS_CACHE to another disk"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise ModelCacheError(
+            raise CacheError(
                 f"the cache {root} cannot be written: {error.strerror}; "
                 "set GAPLESS_CACHE to a folder of your own"
             ) from error
