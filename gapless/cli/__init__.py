@@ -19,6 +19,7 @@ def build_app() -> typer.Typer:
     """The application with all its commands."""
     import typer
 
+    from gapless.cli.cache import build_cache_app
     from gapless.cli.demo import demo
     from gapless.cli.doctor import doctor
     from gapless.cli.generate import generate
@@ -33,6 +34,7 @@ def build_app() -> typer.Typer:
     )
     for command in (demo, generate, view, doctor):
         app.command()(reported(command))
+    app.add_typer(build_cache_app(), name="cache")
     app.callback()(options)
     return app
 

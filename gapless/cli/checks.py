@@ -12,7 +12,7 @@ from gapless.cli.diagnosis import Section
 
 ENVIRONMENT = {
     "GAPLESS_CACHE": "folder for converted models and compiled programs",
-    "GAPLESS_COMPILE": "never: a program that the cache does not hold is an error",
+    "GAPLESS_COMPILE": "background, wait, or never: programs that the cache does not hold",
     "GAPLESS_DEBUG": "1: commands show the traceback of an error",
     "GAPLESS_DEVICE_CORES": "how many cores the device takes, or which",
     "GAPLESS_DEVICE_NICE": "niceness of the device's threads",

@@ -19,6 +19,18 @@ def stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
+def stdout_console() -> Console:
+    """A console on standard output; as wide as its text where there is no terminal."""
+    import sys
+
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    return console
+
+
 @contextmanager
 def working(console: Console, what: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done while the block runs; yields a function that says what comes next."""
