@@ -62,7 +62,8 @@ def make_elsewhere(request: bytes) -> Recipe:
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
-        [sys.executable, "-m", "gapless.compile.compiler_process"],
+        # PyTorch's tracers warn of PyTorch's own code.
+        [sys.executable, "-W", "ignore", "-c", f"from {__name__} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
@@ -95,10 +96,3 @@ def main() -> None:
         error = f"{type(caught).__name__}: {caught}"
     with replies:
         pickle.dump((recipe, error), replies)
-
-
-if __name__ == "__main__":
-    # Pickles name classes by their module, which must not be this one's second self.
-    from gapless.compile import compiler_process
-
-    compiler_process.main()
