@@ -4,10 +4,13 @@ Most of it is PyTorch's own device-generic interface under the names that code w
 ``torch.cuda`` expects; prefer ``torch.accelerator`` in new code.
 """
 
+import sys
+
 import torch
 
 from gapless import _C
 from gapless.device import cores, departures, recorder
+from gapless.device.fallback_order import CallableModule, first_available
 from gapless.device.graphs import Graph
 from gapless.device.memory import (
     empty_cache,
@@ -53,6 +56,8 @@ from gapless.device.streams import (
     stream,
     synchronize,
 )
+
+sys.modules[__name__].__class__ = CallableModule
 
 
 def init() -> None:
@@ -104,6 +109,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "first_available",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
