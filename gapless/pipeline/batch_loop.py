@@ -17,7 +17,13 @@ from dataclasses import dataclass
 import torch
 
 from gapless.errors import UsageError
-from gapless.pipeline.step_marks import SetStep, host_ranges, ignore_step, step_setter
+from gapless.pipeline.step_marks import (
+    SetStep,
+    host_ranges,
+    ignore_step,
+    step_setter,
+    token_counter,
+)
 from gapless.pipeline.step_program import StepProgram
 
 SEQUENTIAL = 1
@@ -78,6 +84,7 @@ class BatchLoop:
                 f"{self._ring.slots - 1} at most"
             )
         self._host_range = host_ranges()
+        self._count_tokens = token_counter()
         self._set_step: SetStep = ignore_step
         self._submit_times_ns: list[tuple[int, int]] = []
 
@@ -118,6 +125,7 @@ class BatchLoop:
                     read, _mask(tokens, live), start_ns, end_ns, time.monotonic_ns()
                 )
                 read += 1
+                self._count_tokens(sum(token is not None for token in result.tokens))
                 with self._host_range("process", result.step):
                     for row, token in enumerate(tokens):
                         if token in stops:

@@ -27,7 +27,13 @@ from gapless.pipeline.loop_results import LoopStatistics, LoopStep, NewToken
 from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.sampling import GREEDY, Sampling
 from gapless.pipeline.sequence import FinishReason, Request, Sequence
-from gapless.pipeline.step_marks import SetStep, host_ranges, ignore_step, step_setter
+from gapless.pipeline.step_marks import (
+    SetStep,
+    host_ranges,
+    ignore_step,
+    step_setter,
+    token_counter,
+)
 from gapless.pipeline.step_program import StepProgram, prepare
 from gapless.pipeline.token_ring import TokenRing
 
@@ -95,6 +101,7 @@ class DecodeLoop:
         # Steps that are graphs copy into a ring of their own.
         self._joins = TokenRing(self._step.tokens, depth + 1)
         self._host_range = host_ranges()
+        self._count_tokens = token_counter()
         self._set_step: SetStep = ignore_step
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence | None] = [None] * rows
@@ -295,6 +302,7 @@ class DecodeLoop:
                 news.append(NewToken(sequence.number, tokens[row], sequence.finish_reason))
             else:
                 self._dropped += 1
+        self._count_tokens(len(news))
         return LoopStep(
             step.number, tuple(news), step.submit_start_ns, step.submit_end_ns, ready_ns
         )

@@ -34,6 +34,18 @@ def ignore_step(step: int) -> None:
     """What is called with each step where nobody records."""
 
 
+def token_counter() -> Callable[[int], None]:
+    """A function that tells the profiler how many tokens a step gave."""
+    count_tokens = _find("gapless.profile.tokens", "count_tokens")
+    return cast(Callable[[int], None], count_tokens or ignore_step)
+
+
+def process_namer() -> Callable[[str], None]:
+    """A function that tells the profiler what this process is called."""
+    name_process = _find("gapless.profile.process_name", "name_process")
+    return cast(Callable[[str], None], name_process or (lambda name: None))
+
+
 def host_ranges() -> HostRange:
     """A function ``(name, step) -> context manager`` that marks what the host does meanwhile."""
     host_range = _find("gapless.profile.ranges", "host_range")

@@ -18,6 +18,7 @@ from gapless.pipeline.completion_file import CompletionFile
 from gapless.pipeline.device_choice import choose_device
 from gapless.pipeline.pipeline import Pipeline
 from gapless.pipeline.step_error import StepError
+from gapless.pipeline.step_marks import host_ranges, process_namer
 from gapless.pipeline.worker_channel import Channel, Kind, Message, packed, unpacked
 
 Load = Callable[[int], Any]
@@ -68,6 +69,7 @@ def run_worker(rank: int, channel: Channel, load: Load, settings: WorkerSettings
             WORLD_SIZE=str(settings.world_size),
             LOCAL_WORLD_SIZE=str(settings.world_size),
         )
+    process_namer()(f"worker {rank}")
     worker: _PipelineWorker | _PortWorker | None = None
     try:
         step = load(rank)
@@ -180,14 +182,18 @@ class _PortWorker:
         views = [slots.input_layout.views(buffer) for buffer in slots.inputs]
         self._channel.send(Kind.READY, body=packed((slots.input_layout, slots.result_layout)))
         receive, submit, step_kind = self._port.receive, self._port.submit, int(Kind.STEP)
+        host_range = host_ranges()
         while True:
-            kind = receive()
+            with host_range("receive", self._submitted):
+                kind = receive()
             if kind == step_kind:
                 if prepare is not None:
                     self.step = self._submitted
-                    prepare(*views[self._submitted % len(views)])
+                    with host_range("prepare", self._submitted):
+                        prepare(*views[self._submitted % len(views)])
                     self.step = None
-                submit()
+                with host_range("submit", self._submitted):
+                    submit()
                 self._submitted += 1
                 continue
             torch.accelerator.synchronize(self._device)
