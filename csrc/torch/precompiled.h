@@ -1,5 +1,6 @@
-// Included before every file where the compiler has it precompiled, which halves what a build takes.
-// No file relies on it: each includes what it uses, and PRECOMPILED_HEADER=0 builds without it.
+// Included before every file where the compiler has it precompiled, which halves what a build
+// takes. No file relies on it: each includes what it uses, and PRECOMPILED_HEADER=0 builds without
+// it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
