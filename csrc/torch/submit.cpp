@@ -48,6 +48,21 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>* out) {
   }
 }
 
+// A kernel that passes through another shape on its way to the result's resizes its output, and
+// warns of it as if the user had brought that. What users bring is looked at on the host.
+class StreamWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().starts_with("An output with one or more elements was resized")) return;
+    c10::WarningHandler::process(warning);
+  }
+};
+
+void handle_warnings_of_this_thread() {
+  thread_local StreamWarnings handler;
+  c10::WarningUtils::set_warning_handler(&handler);
+}
+
 }  // namespace
 
 Stream& stream_for(c10::Device device) {
@@ -152,6 +167,7 @@ void OpWork::run(const RunContext& context) {
   const Device& here = device(context.device);
   // What the host asked for needs a value; everything else may be left out on such a device.
   if (!here.properties().computes && !results_) return;
+  handle_warnings_of_this_thread();
   thread_local AliasPool pool;
   thread_local torch::jit::Stack stack;  // for its memory; a kernel runs no other work
   std::vector<at::Tensor> outputs;

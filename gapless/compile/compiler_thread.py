@@ -6,6 +6,7 @@ dispatcher is set up for running graphs, and tracing needs it as it was.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,3 +72,14 @@ def wait_until_compiled(timeout_s: float | None = None) -> None:
 def _done(future: Future[Any]) -> None:
     with _lock:
         _pending.discard(future)
+
+
+def tell_failure(future: Future[Any]) -> None:
+    """Print why a program could not be made, for a caller that may not ask again."""
+
+    def tell(done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            print(f"gapless: {error}; the graph runs operator by operator", file=sys.stderr)
+
+    future.add_done_callback(tell)

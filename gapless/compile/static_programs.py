@@ -106,6 +106,8 @@ class StaticPrograms:
             return CompiledProgram(recipe, constants, name)
 
         future = compiler_thread.begin(make)
+        if mode is CompileMode.BACKGROUND:
+            compiler_thread.tell_failure(future)
         if mode is CompileMode.BACKGROUND and request is None:
             self._tell_once("cannot be sent to another process, and is compiled while it waits")
             with suppress(Exception):  # told where it is used

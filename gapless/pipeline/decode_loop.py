@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -81,8 +82,16 @@ class DecodeLoop:
         samples: bool = True,
         host_sampler: HostSampler | None = None,
     ) -> None:
-        if depth < 1:
-            raise UsageError(f"the depth must be at least 1, got {depth}")
+        for name, value in (("depth", depth), ("rows", rows), ("context", context)):
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"the {name} must be at least 1, a whole number; got {value!r}")
+        if not hasattr(model, "config"):
+            raise UsageError(
+                f"the model is a {type(model).__name__}; it must be a causal language model of "
+                "transformers"
+            )
+        if getattr(model, "training", False):
+            raise UsageError("the model is in training mode; call eval() first")
         self._step = DecodeStep(model, rows, context, samples and host_sampler is None)
         self._choose_first = None
         self._program: StepProgram
@@ -150,7 +159,10 @@ class DecodeLoop:
             RuntimeError: the loop is closed.
         """
         self._require_open()
-        prompt = tuple(int(token) for token in prompt)
+        if not isinstance(sampling, Sampling):
+            raise UsageError(f"sampling is a {type(sampling).__name__}; it must be a Sampling")
+        prompt = self._token_ids(prompt, "the prompt has")
+        stops = self._token_ids(stop_tokens, "stop_tokens has")
         self._require_fits(prompt, max_new_tokens)
         if not sampling.is_argmax and self._step.sampler is None:
             raise UsageError(
@@ -158,7 +170,7 @@ class DecodeLoop:
                 if self._choose_first
                 else "the loop was made with samples=False, for greedy sequences; leave that out"
             )
-        request = Request(prompt, max_new_tokens, sampling, frozenset(stop_tokens))
+        request = Request(prompt, max_new_tokens, sampling, frozenset(stops))
         sequence = Sequence(self._named, request)
         self._named += 1
         self._sequences[sequence.number] = sequence
@@ -330,14 +342,10 @@ class DecodeLoop:
             self._program.ring.clear()
 
     def _require_fits(self, prompt: tuple[int, ...], max_new_tokens: int) -> None:
-        if max_new_tokens < 1:
-            raise UsageError(f"{max_new_tokens} new tokens were asked for; ask for at least 1")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise UsageError(f"{max_new_tokens!r} new tokens were asked for; ask for at least 1")
         if not prompt:
             raise UsageError("the prompt has no tokens; give it at least one")
-        vocabulary = self._step.model.config.vocab_size
-        for token in prompt:
-            if not 0 <= token < vocabulary:
-                raise UsageError(f"the prompt has the token {token}; ids are 0 to {vocabulary - 1}")
         # The last token is read by the host only, so it needs no position.
         wanted, context = len(prompt) + max_new_tokens - 1, self._step.context
         if wanted > context:
@@ -346,6 +354,21 @@ class DecodeLoop:
                 f"positions and the loop has {context}; ask for fewer or make it with context="
                 f"{wanted}"
             )
+
+    def _token_ids(self, given: Iterable[int], what: str) -> tuple[int, ...]:
+        if isinstance(given, torch.Tensor):
+            given = given.tolist()
+        try:
+            tokens = tuple(given)
+        except TypeError:
+            raise UsageError(f"{what} {given!r}; give a list of token ids") from None
+        vocabulary = self._step.model.config.vocab_size
+        for token in tokens:
+            if not isinstance(token, Integral) or not 0 <= int(token) < vocabulary:
+                raise UsageError(
+                    f"{what} the token {token!r}; ids are whole numbers, 0 to {vocabulary - 1}"
+                )
+        return tuple(int(token) for token in tokens)
 
     def _sequence(self, number: int) -> Sequence:
         try:

@@ -58,10 +58,9 @@ class HostSampledStep:
     def _write(self, tokens: torch.Tensor, logits: torch.Tensor) -> None:
         chosen = self._sampler(logits)
         rows, vocabulary = logits.shape
-        if not isinstance(chosen, torch.Tensor) or chosen.numel() != rows:
-            what = (
-                tuple(chosen.shape) if isinstance(chosen, torch.Tensor) else type(chosen).__name__
-            )
+        is_tensor = isinstance(chosen, torch.Tensor)
+        if not is_tensor or chosen.numel() != rows or chosen.dtype.is_floating_point:
+            what = f"{chosen.dtype} {tuple(chosen.shape)}" if is_tensor else type(chosen).__name__
             raise UsageError(
                 f"the sampler returned {what} for {rows} rows; return one token per row, as an "
                 f"int64 tensor of shape ({rows},)"

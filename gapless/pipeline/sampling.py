@@ -46,8 +46,12 @@ class Sampling:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"{field.name} is {value}; it must be a finite number")
+            if field.name in ("top_k", "seed"):
+                whole = isinstance(value, int) and not isinstance(value, bool)
+                if not whole and not (field.name == "seed" and value is None):
+                    raise UsageError(f"{field.name} is {value!r}; it must be a whole number")
+            elif not isinstance(value, int | float) or not math.isfinite(value):
+                raise UsageError(f"{field.name} is {value!r}; it must be a finite number")
         _require(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (all tokens)")

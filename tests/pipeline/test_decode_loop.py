@@ -229,7 +229,8 @@ def test_a_host_sampler_that_fails_ends_what_runs_and_nothing_else(model, refere
 @pytest.mark.parametrize(
     ("returned", "match"),
     [
-        (torch.zeros(3, dtype=torch.int64), r"returned \(3,\) for 1 rows"),
+        (torch.zeros(3, dtype=torch.int64), r"returned torch.int64 \(3,\) for 1 rows"),
+        (torch.zeros(1), r"returned torch.float32 \(1,\) for 1 rows"),
         ([0], "returned list for 1 rows"),
         (torch.tensor([10**6]), r"tokens \[1000000\]; they must be from 0 to"),
     ],
@@ -264,7 +265,11 @@ def test_a_failure_of_the_device_reaches_the_loop_and_those_that_wait_go_on(refe
     ("prompt", "new", "match"),
     [
         ([], 3, "has no tokens"),
-        ([1, 10**6], 3, "the token 1000000; ids are 0 to"),
+        ([1, 10**6], 3, "the token 1000000; ids are whole numbers, 0 to"),
+        ([1.5], 3, "the token 1.5; ids are whole numbers"),
+        ("hi", 3, "the token 'h'"),
+        (7, 3, "the prompt has 7; give a list of token ids"),
+        ([1], 2.5, "2.5 new tokens"),
         ([-1], 3, "the token -1"),
         ([1, 2], 0, "0 new tokens"),
         ([1, 2, 3], 15, "need 17 positions and the loop has 16.*context=17"),
@@ -289,5 +294,17 @@ def test_a_greedy_loop_says_so_and_a_closed_one_too(model):
     for call in (lambda: loop.add([1], 3), lambda: next(loop.run())):
         with pytest.raises(RuntimeError, match="closed"):
             call()
-    with pytest.raises(UsageError, match="depth must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="depth must be at least 1, a whole number; got 0"):
         DecodeLoop(model, context=16, depth=0)
+    with pytest.raises(UsageError, match=r"got 1\.5"):
+        DecodeLoop(model, context=16, depth=1.5)
+    with pytest.raises(UsageError, match="the model is a Linear"):
+        DecodeLoop(torch.nn.Linear(2, 2))
+
+
+def test_what_goes_with_a_request_is_checked(loops):
+    with pytest.raises(UsageError, match="stop_tokens has the token 1000"):
+        loops[1].add([1], 3, stop_tokens=[1000])
+    with pytest.raises(UsageError, match="sampling is a dict; it must be a Sampling"):
+        loops[1].add([1], 3, {"temperature": 1})
+    assert loops[1].unfinished == 0

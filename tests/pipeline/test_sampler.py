@@ -202,6 +202,9 @@ def test_a_seed_that_is_not_given_comes_from_torch(device):
     [
         ({"temperature": -1.0}, r"temperature is -1.0; it must be 0 \(greedy\) or more"),
         ({"temperature": float("nan")}, "temperature is nan; it must be a finite number"),
+        ({"temperature": "a"}, "temperature is 'a'; it must be a finite number"),
+        ({"top_k": 1.5}, "top_k is 1.5; it must be a whole number"),
+        ({"seed": 1.5}, "seed is 1.5; it must be a whole number"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0.0}, "top_p is 0.0; it must be above 0"),
         ({"top_p": 1.1}, "top_p is 1.1"),
