@@ -84,8 +84,10 @@ def load(path: str | os.PathLike[str]) -> Timeline:
         except TimelineError:
             raise
         except Exception as error:  # whatever zipfile, zlib, numpy and json make of damage
+            # numpy takes what it does not know for a pickle, and advises to load that.
+            why = "" if "pickle" in str(error) else f" ({error})"
             raise TimelineError(
-                f"{os.fspath(path)} is not a whole timeline ({error}); record it again"
+                f"{os.fspath(path)} is not a whole timeline{why}; record it again"
             ) from error
     if digest.tobytes() != _digest(raw, work, columns):
         raise TimelineError(
