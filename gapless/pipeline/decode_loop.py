@@ -294,9 +294,10 @@ class DecodeLoop:
         return True
 
     def _join(self, joining: list[tuple[int, Sequence]]) -> None:
+        # All of them before anything can go wrong, so that none gets lost.
         for row, sequence in joining:
-            # Before anything can go wrong, so that it does not get lost.
             self._rows[row] = sequence
+        for row, sequence in joining:
             request = sequence.request
             self._step.join(row, request.prompt, request.sampling, self._choose_first)
             self._joined += 1

@@ -226,6 +226,18 @@ def test_a_host_sampler_that_fails_ends_what_runs_and_nothing_else(model, refere
         assert loop.tokens(second) == generate(reference, PROMPTS[1], 10)
 
 
+def test_a_failure_while_several_join_loses_none_of_them(model):
+    def sample(logits: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    with DecodeLoop(model, rows=2, context=64, depth=1, host_sampler=sample) as loop:
+        numbers = [loop.add(PROMPTS[0], 3), loop.add(PROMPTS[1], 3)]
+        with pytest.raises(ZeroDivisionError):
+            answers(loop)
+        assert [loop.finish_reason(number) for number in numbers] == ["failed", "failed"]
+        assert loop.unfinished == 0
+
+
 @pytest.mark.parametrize(
     ("returned", "match"),
     [
