@@ -1,3 +1,4 @@
+import gc
 import os
 import random
 from pathlib import Path
@@ -18,7 +19,14 @@ def test_freed_memory_is_used_again():
     assert torch.gapless.memory_stats()["num_device_alloc"] == before
 
 
+def settle() -> None:
+    """Free what earlier tests left: their cycles, and what their queued work still holds."""
+    gc.collect()
+    torch.accelerator.synchronize()
+
+
 def test_statistics_and_empty_cache():
+    settle()
     torch.gapless.empty_cache()
     start = torch.gapless.memory_allocated()
     tensor = torch.empty(1 << 20, device="gapless")
@@ -212,6 +220,7 @@ def test_memory_of_graphs_that_are_gone_serves_others():
 
 
 def test_peaks_stay_until_they_are_reset():
+    settle()
     torch.gapless.reset_peak_memory_stats()
     start = torch.gapless.memory_allocated()
     for _ in range(3):
