@@ -345,4 +345,18 @@ void register_wrapped_operators() {
   }
 }
 
+void queue_operator(const std::string& name) {
+  const size_t colons = name.find("::");
+  TORCH_CHECK(colons != std::string::npos, "\"", name,
+              "\" is no operator's name; it is namespace::operator");
+  const std::string space = name.substr(0, colons), local = name.substr(colons + 2);
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  TORCH_CHECK(op, "the operator ", name, " is not registered; import its library before");
+  if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return;
+  // What is registered stays for the life of the process.
+  auto* const library = new torch::Library(torch::Library::IMPL, space,
+                                           c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library->impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
 }  // namespace gapless::torch_device

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <string>
 #include <vector>
 
 namespace gapless::torch_device {
@@ -14,6 +15,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 // the device has no kernel of its own; it calls them where it has not remembered what they find.
 // Called once, after all kernels of this library are registered.
 void register_wrapped_operators();
+
+// Queues calls of another library's operator ("_C::rms_norm") like those of PyTorch. Needed only
+// where the operator is a composite, which runs at once and outranks a device's fallback.
+void queue_operator(const std::string& name);
 
 // Queues the operator's CPU kernel with its results copied into `outputs` (flattened, in order).
 // `arguments` hold device tensors; the queue holds only aliases of them.

@@ -216,6 +216,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("receive", &StepPort::receive, py::call_guard<py::gil_scoped_release>())
       .def("submit", &StepPort::submit);
   bind_distributed(m);
+  m.def("queue_operator", &queue_operator, py::arg("name"));
   m.def("departures", &list_departures);
   m.def("staged_operators", &staged);
   m.def("announce_driver", &announce_driver);

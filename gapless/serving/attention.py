@@ -1,0 +1,164 @@
+"""Paged attention: vLLM's CPU kernels, planned on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from vllm import envs
+from vllm.v1.attention.backend import (
+    AttentionCGSupport,
+    AttentionLayer,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+)
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadataBuilder,
+)
+
+
+class GaplessAttentionBackend(CPUAttentionBackend):
+    """The kernels and the cache's layout are those of vLLM's CPU backend."""
+
+    forward_includes_kv_cache_update = True
+
+    @staticmethod
+    def get_name() -> str:
+        """The name that vLLM reserves for a plugin's attention."""
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[GaplessAttention]:
+        """What a layer calls."""
+        return GaplessAttention
+
+    @staticmethod
+    def get_builder_cls() -> type[GaplessAttentionBuilder]:
+        """What prepares a step."""
+        return GaplessAttentionBuilder
+
+
+@dataclass
+class GaplessAttentionMetadata:
+    """What a step's attention layers share; tensors are on the device."""
+
+    num_actual_tokens: int
+    plan: int  # slot of gapless::plan_attention
+    query_start_loc: torch.Tensor  # int32 [requests + 1]
+    seq_lens: torch.Tensor  # int32 [requests]
+    block_table: torch.Tensor  # int32 [requests, blocks]
+    slot_mapping: torch.Tensor  # int64 [tokens]
+    causal: bool
+
+
+class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
+    """Queues the plan of a step before the step."""
+
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.plan: int = torch.ops.gapless.new_attention_plan()
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> GaplessAttentionMetadata:
+        """Queue the plan of this step and say where the layers find it."""
+        common = common_attn_metadata
+        if isinstance(common.causal, torch.Tensor):
+            raise NotImplementedError(
+                "gapless has no attention in which each request chooses whether it is causal"
+            )
+        causal = bool(common.causal) and not self.is_cross_attention
+        torch.ops.gapless.plan_attention(
+            self.plan,
+            common.seq_lens,
+            common.query_start_loc,
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.dtype,
+            causal,
+            self.window_size,
+            self.isa,
+            envs.VLLM_CPU_ATTN_SPLIT_KV,
+            self.kv_cache_dtype,
+        )
+        return GaplessAttentionMetadata(
+            num_actual_tokens=common.num_actual_tokens,
+            plan=self.plan,
+            query_start_loc=common.query_start_loc,
+            seq_lens=common.seq_lens,
+            block_table=common.block_table_tensor,
+            slot_mapping=common.slot_mapping,
+            causal=causal,
+        )
+
+
+class GaplessAttention(CPUAttentionBackendImpl):
+    """One layer's attention: one piece of work, which stores keys and values and then attends."""
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: GaplessAttentionMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attend.
+
+        Args:
+            layer: holds the scales of a quantised cache.
+            query: [tokens, heads, head size]
+            key: [tokens, kv heads, head size]
+            value: as key.
+            kv_cache: [blocks, kv heads, tokens of a block, 2 * head size]
+            attn_metadata: of the step; None while vLLM measures memory.
+            output: [tokens, heads, head size], written.
+            output_scale: not supported.
+            output_block_scale: not supported.
+
+        Raises:
+            NotImplementedError: a scale for the output was given.
+        """
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("gapless has no attention with a quantised output")
+        if attn_metadata is None:
+            return output
+        tokens = attn_metadata.num_actual_tokens
+        stores = self.kv_sharing_target_layer_name is None and key is not None
+        torch.ops.gapless.paged_attention(
+            attn_metadata.plan,
+            query[:tokens],
+            key[:tokens] if stores else None,
+            value[:tokens] if stores else None,
+            kv_cache,
+            output[:tokens],
+            attn_metadata.query_start_loc,
+            attn_metadata.seq_lens,
+            attn_metadata.block_table,
+            attn_metadata.slot_mapping[:tokens] if stores else None,
+            self.scale,
+            attn_metadata.causal,
+            self.alibi_slopes,
+            self.sliding_window,
+            self.logits_soft_cap,
+            self.sinks,
+            layer.isa,
+            layer._k_scale_float,
+            layer._v_scale_float,
+            self.kv_cache_dtype,
+        )
+        return output

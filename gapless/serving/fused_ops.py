@@ -1,0 +1,63 @@
+"""vLLM's fused CPU kernels in the place of sequences of PyTorch operators."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm import ir
+from vllm.model_executor.layers import activation
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+PROVIDER = "gapless"
+
+
+def fused_norms_wanted() -> bool:
+    """Whether RMS norms are one kernel (the default); GAPLESS_FUSED_NORMS=0 says no."""
+    return os.environ.get("GAPLESS_FUSED_NORMS", "1") != "0"
+
+
+def _same_dtype(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+    return variance_size is None and weight is not None and weight.dtype == x.dtype
+
+
+@ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_same_dtype, supported=True)
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
+    out = torch.empty(x.shape, device=x.device, dtype=x.dtype)
+    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)
+    return out
+
+
+def _same_dtype_of_sum(x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+    return variance_size is None and weight is not None and weight.dtype == x.dtype
+
+
+@ir.ops.fused_add_rms_norm.register_impl(
+    PROVIDER, supports_args=_same_dtype_of_sum, supported=True, inplace=True
+)
+def fused_add_rms_norm(
+    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    return x, x_residual
+
+
+def _with_cpu_kernel(base: type[Any]) -> None:
+    """Make layers of this class use the kernel that vLLM has for the CPU."""
+    fused = type(f"Gapless{base.__name__}", (base,), {"forward_oot": base.forward_cpu})
+    base.register_oot(fused, name=base.__name__)
+
+
+for _base in (
+    activation.SiluAndMul,
+    activation.GELU,
+    activation.GELUTanh,
+    activation.GeluAndMul,
+    activation.NewGELU,
+    activation.FastGELU,
+    activation.QuickGELU,
+    RotaryEmbedding,
+):
+    _with_cpu_kernel(_base)

@@ -1,0 +1,40 @@
+"""The device's graphs under the names by which vLLM's graph wrapper calls those of CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gapless.device.graphs import Graph
+
+
+class PoolHandle:
+    """Memory that graphs share; it exists from the first capture on."""
+
+    def __init__(self) -> None:
+        self._first: Graph | None = None
+
+    def id_for(self, graph: Graph) -> tuple[int, int] | None:
+        """The pool that a capture should use; None for the first, which makes it."""
+        if self._first is None:
+            self._first = graph
+            return None
+        return self._first.pool()
+
+
+@contextmanager
+def capture(
+    graph: Graph, pool: PoolHandle | None = None, stream: torch.Stream | None = None, **_: Any
+) -> Iterator[None]:
+    """Record the work of the block in the graph, on that stream."""
+    if pool is not None:
+        graph.graph_pool = pool.id_for(graph)
+    if stream is None:
+        with graph:
+            yield
+        return
+    with stream, graph:
+        yield

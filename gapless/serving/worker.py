@@ -1,0 +1,67 @@
+"""vLLM's worker on the device."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+from vllm.utils.mem_utils import MemorySnapshot
+from vllm.utils.torch_utils import set_random_seed
+from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+
+from gapless.serving import shims
+from gapless.serving.cache_memory import cache_bytes
+
+if TYPE_CHECKING:
+    from gapless.serving.model_runner import GaplessModelRunner
+
+logger = init_logger(__name__)
+
+
+class GaplessWorker(Worker):
+    """One process's share of the model, on one device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        shims.install()
+        super().__init__(*args, **kwargs)
+
+    def init_device(self) -> None:
+        """Take the device, join the other workers, and make the model runner."""
+        self.device = torch.device("gapless", self.local_rank)
+        torch.accelerator.set_device_index(self.device)
+        current_platform.check_if_supports_dtype(self.model_config.dtype)
+        init_worker_distributed_environment(
+            self.vllm_config,
+            self.rank,
+            self.distributed_init_method,
+            self.local_rank,
+            current_platform.dist_backend,
+        )
+        set_random_seed(self.model_config.seed)
+        gc.collect()
+        torch.accelerator.empty_cache()
+        self.init_snapshot = MemorySnapshot(device=self.device)
+        self._init_workspace_and_model_runner()
+
+    def determine_available_memory(self) -> int:
+        """Bytes for the cache of keys and values.
+
+        What ``--kv-cache-memory-bytes`` says; else, with ``--gpu-memory-utilization``, that share of
+        the memory less what is taken; else a part of what is free. No step is run to find out.
+
+        Raises:
+            ValueError: so much is not free.
+        """
+        return cache_bytes(self.cache_config, *torch.accelerator.get_memory_info(self.device))
+
+    def _make_model_runner(self) -> GaplessModelRunner:
+        from gapless.serving.model_runner import GaplessModelRunner
+
+        return GaplessModelRunner(self.vllm_config, self.device)
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
+        return nullcontext()
