@@ -10,6 +10,7 @@ from vllm.logger import init_logger
 from vllm.platforms.cpu import CpuPlatform
 from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
+from gapless.serving.metrics import export_metrics
 from gapless.serving.versions import require_supported_vllm
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class GaplessPlatform(Platform):
     ray_device_key = "gapless"
     dist_backend = "gapless"
     device_control_env_var = "GAPLESS_VISIBLE_DEVICES"
+    # Helpers that upstream compiles at their first call run as they are written.
+    simple_compile_backend = "eager"
 
     @property
     def supported_dtypes(self) -> list[torch.dtype]:
@@ -212,6 +215,14 @@ class GaplessPlatform(Platform):
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "gapless.serving.worker.GaplessWorker"
+        scheduler = vllm_config.scheduler_config
+        if scheduler.scheduler_cls is None:
+            from gapless.serving.scheduler import ASYNC_SCHEDULER, SYNC_SCHEDULER
+
+            scheduler.scheduler_cls = (
+                ASYNC_SCHEDULER if scheduler.async_scheduling else SYNC_SCHEDULER
+            )
+        export_metrics()
         cache = vllm_config.cache_config
         if cache is not None and not cache.user_specified_block_size:
             cache.block_size = BLOCK_TOKENS

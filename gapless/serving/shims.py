@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +20,8 @@ def install() -> None:
     _streams_and_events()
     _graphs()
     _weak_references()
+    _compiled_helpers()
+    _grammar_masks()
     _kernel_warmup()
     _thread_count()
 
@@ -60,6 +63,35 @@ def _weak_references() -> None:
     import vllm.compilation.cuda_graph as cuda_graph
 
     cuda_graph.weak_ref_tensors = lambda tensors: tensors
+
+
+# Where upstream compiles a helper (torch.compile at its first call, seconds in the first request).
+COMPILED_HELPERS = (
+    ("vllm.v1.sample.ops.logprobs", "batched_count_greater_than"),
+    ("vllm.v1.sample.sampler", "batched_count_greater_than"),
+    ("vllm.model_executor.layers.vocab_parallel_embedding", "get_masked_input_and_mask"),
+    ("vllm.model_executor.layers.fused_moe.router.grouped_topk_router", "grouped_topk"),
+)
+
+
+def _compiled_helpers() -> None:
+    for module_name, name in COMPILED_HELPERS:
+        module = importlib.import_module(module_name)
+        setattr(module, name, original(getattr(module, name)))
+
+
+def original(compiled: Any) -> Any:
+    """The function that torch.compile was given."""
+    return getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
+def _grammar_masks() -> None:
+    # v1/structured_output/utils.py: xgrammar compiles its kernel for devices that it does not know.
+    import vllm.v1.structured_output.utils as structured_output
+
+    from gapless.serving.grammar import GrammarLibrary
+
+    structured_output.xgr = GrammarLibrary(structured_output.xgr)
 
 
 def _kernel_warmup() -> None:
