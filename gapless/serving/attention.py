@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,6 @@ from vllm import envs
 from vllm.v1.attention.backend import (
     AttentionCGSupport,
     AttentionLayer,
-    AttentionMetadataBuilder,
     AttentionType,
     CommonAttentionMetadata,
 )
@@ -53,6 +53,8 @@ class GaplessAttentionMetadata:
     block_table: torch.Tensor  # int32 [requests, blocks]
     slot_mapping: torch.Tensor  # int64 [tokens]
     causal: bool
+    # Where each sequence's tokens end, from 0 on; only for attention without a cache.
+    bounds: tuple[int, ...] = ()
 
 
 class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
@@ -77,6 +79,23 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
                 "gapless has no attention in which each request chooses whether it is causal"
             )
         causal = bool(common.causal) and not self.is_cross_attention
+        bounds: tuple[int, ...] = ()
+        if self.is_encoder_only_attention:
+            bounds = tuple(common.query_start_loc_cpu[: common.num_reqs + 1].tolist())
+        else:
+            self._plan(common, causal)
+        return GaplessAttentionMetadata(
+            num_actual_tokens=common.num_actual_tokens,
+            plan=self.plan,
+            query_start_loc=common.query_start_loc,
+            seq_lens=common.seq_lens,
+            block_table=common.block_table_tensor,
+            slot_mapping=common.slot_mapping,
+            causal=causal,
+            bounds=bounds,
+        )
+
+    def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
         torch.ops.gapless.plan_attention(
             self.plan,
             common.seq_lens,
@@ -90,15 +109,6 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
             self.isa,
             envs.VLLM_CPU_ATTN_SPLIT_KV,
             self.kv_cache_dtype,
-        )
-        return GaplessAttentionMetadata(
-            num_actual_tokens=common.num_actual_tokens,
-            plan=self.plan,
-            query_start_loc=common.query_start_loc,
-            seq_lens=common.seq_lens,
-            block_table=common.block_table_tensor,
-            slot_mapping=common.slot_mapping,
-            causal=causal,
         )
 
 
@@ -137,6 +147,9 @@ class GaplessAttention(CPUAttentionBackendImpl):
             raise NotImplementedError("gapless has no attention with a quantised output")
         if attn_metadata is None:
             return output
+        if self.attn_type in (AttentionType.ENCODER_ONLY, AttentionType.ENCODER):
+            self._attend_to_all(query, key, value, attn_metadata.bounds, output)
+            return output
         tokens = attn_metadata.num_actual_tokens
         stores = self.kv_sharing_target_layer_name is None and key is not None
         torch.ops.gapless.paged_attention(
@@ -162,3 +175,33 @@ class GaplessAttention(CPUAttentionBackendImpl):
             self.kv_cache_dtype,
         )
         return output
+
+    def _attend_to_all(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bounds: tuple[int, ...],
+        output: torch.Tensor,
+    ) -> None:
+        # An encoder's: nothing is cached, and each sequence sees all of itself.
+        if self.logits_soft_cap or self.alibi_slopes is not None or self.sinks is not None:
+            raise NotImplementedError(
+                "gapless has no attention of encoders with a soft cap, ALiBi or sinks"
+            )
+        for start, end in pairwise(bounds):
+            heads_first = (tensor[start:end].transpose(0, 1) for tensor in (query, key, value))
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                *(tensor.unsqueeze(0) for tensor in heads_first),
+                attn_mask=self._window_mask(end - start, query),
+                scale=self.scale,
+                enable_gqa=self.num_queries_per_kv > 1,
+            )
+            output[start:end] = attended[0].transpose(0, 1)
+
+    def _window_mask(self, tokens: int, like: torch.Tensor) -> torch.Tensor | None:
+        if self.sliding_window < 0 or tokens <= self.sliding_window:
+            return None
+        places = torch.arange(tokens)
+        near = (places[:, None] - places[None, :]).abs() < self.sliding_window
+        return near.to(like.device)

@@ -36,6 +36,8 @@ class GaplessModelRunner(GPUModelRunner):
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights, and bring those of linear layers into the kernels' own layout."""
+        if self.model_config.is_moe:
+            import gapless.serving.experts  # noqa: F401
         super().load_model(*args, **kwargs)
         packed = pack_linears(self.get_model())
         self._page.set("packed_layers", packed.layers)

@@ -21,3 +21,16 @@ def test_decoders(gapless, upstream, model, architecture):
     theirs, _ = upstream.answers(model(architecture), work, enforce_eager=True)
     same(mine, theirs, tolerance=1e-3)
     assert facts["page"]["steps_decode_graph"] > 0
+
+
+def test_embeddings(gapless, upstream, model):
+    work = workload.make(6, features=("greedy",), longest=90)
+    for request in work:
+        request["params"] = None
+    mine, facts = gapless.answers(model("bert"), work)
+    theirs, _ = upstream.answers(model("bert"), work, enforce_eager=True)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        for here, there in zip(mine[name]["embedding"], theirs[name]["embedding"], strict=True):
+            assert abs(here - there) < 1e-4, name
+    assert facts["page"]["steps_pooling"] > 0

@@ -15,7 +15,7 @@ import traceback
 
 def answer(job):
     """What the engine says to the requests, which come and go at the steps that they name."""
-    from vllm import EngineArgs, SamplingParams
+    from vllm import EngineArgs, PoolingParams, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -33,7 +33,7 @@ def answer(job):
     while waiting or engine.has_unfinished_requests():
         for request in [one for one in waiting if one.get("at", 0) <= facts["steps"]]:
             waiting.remove(request)
-            params = dict(request["params"])
+            params = dict(request["params"] or {})
             if bias := params.pop("logit_bias", None):  # JSON knows only text as keys
                 params["logit_bias"] = {int(token): value for token, value in bias.items()}
             if schema := params.pop("schema", None):
@@ -41,13 +41,16 @@ def answer(job):
             engine.add_request(
                 request["id"],
                 {"prompt_token_ids": request["prompt"]},
-                SamplingParams(**params),
+                SamplingParams(**params) if params else PoolingParams(task="embed"),
             )
         for request in job["requests"]:
             if request.get("abort_at") == facts["steps"]:
                 engine.abort_request([request["id"]])
                 aborted.add(request["id"])
         for output in engine.step():
+            if is_pooled(output):
+                answers[output.request_id] = {"embedding": output.outputs.data.tolist()}
+                continue
             # Of several choices, an output has only those that have news.
             known = answers.get(output.request_id, {}).get("choices", {})
             answers[output.request_id] = told(output, known)
@@ -55,12 +58,18 @@ def answer(job):
         facts["most_running"] = max(facts["most_running"], len(scheduler.running))
     for name, one in answers.items():
         one["aborted"] = name in aborted
-        one["choices"] = [one["choices"][index] for index in sorted(one["choices"])]
+        if "choices" in one:
+            one["choices"] = [one["choices"][index] for index in sorted(one["choices"])]
     facts["free_blocks"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     facts["blocks"] = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
     if os.environ.get("VLLM_TARGET_DEVICE") != "cpu":
         facts |= device_facts()
     return {"answers": answers, "facts": facts}
+
+
+def is_pooled(output):
+    """Whether it is a pooling model's."""
+    return hasattr(output.outputs, "data")
 
 
 def told(output, choices):

@@ -15,10 +15,12 @@ FEATURES = {
     "several": {"temperature": 0.7, "seed": 5, "n": 2},
     "stop text": {"stop": ["a", "b", "c"]},
     "stop token": {"stop_token_ids": [80, 90, 100, 110, 120]},
-    "regex": {"schema": {"regex": "[abc]{4}-[0-9]{3}"}, "max_tokens": 40},
+    "regex": {"ignore_eos": False, "schema": {"regex": "[abc]{4}-[0-9]{3}"}, "max_tokens": 40},
     "json": {
+        "ignore_eos": False,
         "schema": {
             "json": {
+        "ignore_eos": False,
                 "type": "object",
                 "properties": {"a": {"type": "integer", "maximum": 99}},
                 "required": ["a"],
@@ -27,7 +29,7 @@ FEATURES = {
         },
         "max_tokens": 40,
     },
-    "choice": {"schema": {"choice": ["yes", "no"]}, "max_tokens": 10},
+    "choice": {"ignore_eos": False, "schema": {"choice": ["yes", "no"]}, "max_tokens": 10},
     "one token": {"max_tokens": 1},
 }
 # What another random generator decides differently.
