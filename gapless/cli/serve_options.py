@@ -89,7 +89,9 @@ def complete(parsed: argparse.Namespace, model: str, own_name: str | None) -> Se
         parsed.dtype = chosen.name
     if not parsed.served_model_name:
         folder = Path(model).expanduser()
-        parsed.served_model_name = [own_name or (folder.resolve().name if folder.is_dir() else model)]
+        parsed.served_model_name = [
+            own_name or (folder.resolve().name if folder.is_dir() else model)
+        ]
     if parsed.max_num_seqs is None:
         cores = torch.gapless.get_device_properties().cores  # type: ignore[attr-defined]
         parsed.max_num_seqs = min(_MOST_SEQUENCES, SEQUENCES_PER_CORE * cores)

