@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import multiprocessing
 import os
 import signal
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,7 +54,6 @@ CONTEXT = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-_TERMINATED = 128 + signal.SIGTERM
 # Set before vLLM is imported, which reads them then.
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -95,6 +97,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         serve_checks.require_free_port(host, int(port))
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    quieten()
     if not asks_for_help:
         say("importing vLLM")
     from gapless.cli import serve_options
@@ -112,6 +115,14 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     require_room(options)
     return options
+
+
+def quieten() -> None:
+    """Leave out what libraries say about themselves."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")
+    # The first to be registered is the last to be called: what is left are destructors, and one of
+    # a library that vLLM imports lists what it did not destroy.
+    atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def require_room(options: ServerOptions) -> None:
@@ -134,8 +145,7 @@ def run(options: ServerOptions, start_s: float) -> None:
     import uvloop
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
-    from gapless.cli.serve_failure import FailureReport
-    from gapless.errors import GaplessError
+    from gapless.cli.serve_failure import FailureReport, explained
 
     arguments = options.arguments
     say(f"starting {options.name} in {options.dtype.name} ({options.dtype.why})")
@@ -148,26 +158,40 @@ def run(options: ServerOptions, start_s: float) -> None:
             uvloop.run(_serve(options, start_s))
         else:
             ServeSubcommand.cmd(arguments)
-    except KeyboardInterrupt as interrupt:
-        if interrupt.args != ("terminated",):
-            raise
-        raise typer.Exit(_TERMINATED) from None
     except Exception as error:
-        reason = report.read()
+        reason = report.read() or explained(error)
         if reason is None:
             raise
-        raise GaplessError(reason) from error
+        raise reason from error
     say("stopped")
 
 
 async def _serve(options: ServerOptions, start_s: float) -> None:
-    from vllm.entrypoints.launchers.api_server.entry import run_server
+    """What vLLM's ``run_server`` does, with signals that are not lost while the engine starts."""
+    from vllm.entrypoints.launchers.api_server.entry import run_server_worker
+    from vllm.entrypoints.launchers.launcher import setup_server
 
+    # vLLM replaces them once it accepts connections.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _give_up)
+    address, listening = setup_server(options.arguments, reuse_port=False)
     told = asyncio.create_task(_tell_when_ready(options, start_s))
     try:
-        await run_server(options.arguments)
+        await run_server_worker(address, listening, options.arguments)
     finally:
         told.cancel()
+
+
+def _give_up(number: int, _: object) -> None:
+    """End at once, with the engine, which has answered nobody yet.
+
+    An exception would get lost: who waits for the engine takes some for its own.
+    """
+    for engine in multiprocessing.active_children():
+        engine.kill()
+        engine.join()
+    say("stopped before it was ready")
+    os._exit(128 + number)
 
 
 async def _tell_when_ready(options: ServerOptions, start_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Why the engine did not start, told by its process to the one that started it."""
+"""Why the server did not start, in one line: also where it is the engine's process that knows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from gapless.cli.errors import DEBUG_VARIABLE, one_line
+from gapless.errors import GaplessError, UsageError
 
 # The logger that vLLM's engine tells its failure to start, in its own process.
 _LOGGER = "vllm.v1.engine.core"
@@ -29,21 +31,45 @@ class FailureReport:
         """Listen; engines that are forked from here on report."""
         logging.getLogger(_LOGGER).addFilter(self._filter)
 
-    def read(self) -> str | None:
+    def read(self) -> GaplessError | None:
         """What an engine reported; None where none did."""
         try:
             text = os.read(self._reader, _LIMIT).decode(errors="replace")
         except BlockingIOError:
             return None
-        return text.splitlines()[0] if text else None
+        kind, _, line = text.partition(" ")
+        return UsageError(line) if kind == UsageError.__name__ else GaplessError(line)
 
     def _filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if os.getpid() == self._owner or not isinstance(error, Exception):
             return True
-        os.write(self._writer, one_line(error).encode()[:_LIMIT])
+        known = explained(error)
+        line = f"{type(known).__name__} {known}" if known else f"GaplessError {one_line(error)}"
+        os.write(self._writer, line.encode()[:_LIMIT])
         if os.environ.get(DEBUG_VARIABLE) == "1":
             return True
         # multiprocessing would print the traceback once more as the process ends.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
         return False
+
+
+def explained(error: BaseException) -> GaplessError | None:
+    """The error as one line where it says what was wrong with the request; None for any other.
+
+    vLLM refuses values with ``ValueError``, and those of its options through pydantic.
+    """
+    if isinstance(error, GaplessError):
+        return error
+    if not isinstance(error, ValueError):
+        return None
+    details = getattr(error, "errors", None)
+    if callable(details):
+        return UsageError("; ".join(_detail(found) for found in details()))
+    return UsageError(" ".join(str(error).split()))
+
+
+def _detail(found: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in found["loc"])
+    text = " ".join(str(found["msg"]).removeprefix("Value error, ").split())
+    return f"{where}: {text}" if where else text

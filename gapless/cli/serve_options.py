@@ -60,6 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         max_model_len=_AS_LONG_AS_FITS,
         shutdown_timeout=DRAIN_S,
         uvicorn_log_level="warning",
+        use_tqdm_on_load=False,
     )
     try:
         parsed = parser.parse_args(["serve", *arguments])
