@@ -12,8 +12,8 @@ from statistics import median
 import torch
 from report import Measurement, load, publish
 
-from gapless.cli.demo import PROMPTS
 from gapless.cli.generate import encode
+from gapless.cli.in_process_demo import PROMPTS
 from gapless.models.load import load_model
 from gapless.models.smollm2 import obtain_smollm2
 from gapless.pipeline.decode_step import DecodeStep

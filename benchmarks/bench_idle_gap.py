@@ -10,8 +10,8 @@ from statistics import median
 import torch
 from report import Measurement, load, publish
 
-from gapless.cli.demo import PROMPTS, busy_work
 from gapless.cli.generate import encode
+from gapless.cli.in_process_demo import PROMPTS, busy_work
 from gapless.models.load import load_model
 from gapless.models.smollm2 import obtain_smollm2
 from gapless.pipeline.batch_loop import DOUBLE_BUFFERED, SEQUENTIAL

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from gapless.cli.demo import copy_to, run_batch
+from gapless.cli.in_process_demo import copy_to, run_batch
 from gapless.cli.status import stderr_console, working
 from gapless.models.load import load_model
 from gapless.models.smollm2 import obtain_smollm2

@@ -4,7 +4,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gapless.cli import build_app, demo
+from gapless.cli import build_app, in_process_demo
 from gapless.cli.demo_report import DemoReport, Row, as_json, describe, print_report
 from gapless.pipeline.divergence import Divergence
 from gapless.pipeline.measured_run import IdleFigures, RunFigures
@@ -103,7 +103,7 @@ def test_wrong_options_are_one_line(arguments, words):
 def test_a_whole_demo(folder, tmp_path):
     json_path, trace = tmp_path / "demo.json", tmp_path / "demo.pftrace"
     result = invoke(
-        *("--model", str(folder), "--dtype", "float32", "--tokens", "12"),
+        *("--in-process", "--model", str(folder), "--dtype", "float32", "--tokens", "12"),
         *("--device", accelerator().type, "--host-work-us", "50"),
         *("--json", str(json_path), "--trace", str(trace)),
     )
@@ -124,7 +124,7 @@ def test_a_whole_demo(folder, tmp_path):
 def test_tokens_that_differ_fail_the_demo(folder, tmp_path, monkeypatch):
     wrong = Divergence(row=0, position=1, expected=2, found=3, margin=0.5)
     diverged = report(wrong)
-    monkeypatch.setattr(demo, "run_demo", lambda *_: diverged)
-    result = invoke("--json", str(tmp_path / "demo.json"))
+    monkeypatch.setattr(in_process_demo, "run_demo", lambda *_: diverged)
+    result = invoke("--in-process", "--json", str(tmp_path / "demo.json"))
     assert result.exit_code == 1
     assert not json.loads((tmp_path / "demo.json").read_text())["tokens_identical"]
