@@ -82,7 +82,8 @@ def _scores(function: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.
     return choose
 
 
-# Where upstream calls kernels of CUDA (model_executor/layers/fused_moe/router/fused_topk_router.py).
+# A shim like those of shims.py, for models with experts only: upstream calls kernels of CUDA there
+# (model_executor/layers/fused_moe/router/fused_topk_router.py).
 topk_softmax = _scores(lambda logits: logits.softmax(dim=-1))
 topk_sigmoid = _scores(torch.sigmoid)
 fused_topk_router.vllm_topk_softmax = topk_softmax

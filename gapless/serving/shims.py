@@ -1,33 +1,30 @@
-"""What upstream cannot be told through its interfaces; each with the file that it works around."""
+"""What upstream cannot be told through its interfaces: where it names CUDA, and what stands there.
+
+Each shim names the file and the text of upstream that it works around; a test looks for them, so
+that a new version of upstream in which one is not needed any more, or not enough, is noticed.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-_installed = False
 
+@dataclass(frozen=True)
+class Shim:
+    """One of them."""
 
-def install() -> None:
-    """Put every shim in place; once in a process."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
-    _streams_and_events()
-    _graphs()
-    _weak_references()
-    _compiled_helpers()
-    _grammar_masks()
-    _kernel_warmup()
-    _thread_count()
+    install: Callable[[], None]
+    file: str  # of upstream, below the package vllm
+    texts: tuple[str, ...]  # what in it makes the shim necessary
 
 
 def _streams_and_events() -> None:
-    # v1/worker/gpu_model_runner.py, distributed/parallel_state.py: torch.cuda on generic paths.
     class Event:
         def __new__(cls, enable_timing: bool = False, blocking: bool = False, **_: Any) -> Any:
             return torch.Event("gapless", enable_timing=enable_timing, blocking=blocking)
@@ -36,41 +33,43 @@ def _streams_and_events() -> None:
         def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> Any:
             return torch.Stream(device if device is not None else "gapless", priority=priority)
 
-    torch.cuda.Event = Event  # type: ignore[assignment,misc]
-    torch.cuda.Stream = Stream  # type: ignore[assignment,misc]
-    torch.cuda.current_stream = lambda device=None: torch.accelerator.current_stream(device)
-    torch.cuda.set_stream = torch.accelerator.set_stream
-    torch.cuda.stream = lambda stream: stream if stream is not None else nullcontext()
-    torch.cuda.is_current_stream_capturing = lambda: False
+    cuda: Any = torch.cuda
+    cuda.Event = Event
+    cuda.Stream = Stream
+    cuda.current_stream = torch.accelerator.current_stream
+    cuda.set_stream = torch.accelerator.set_stream
+    cuda.stream = lambda stream: stream if stream is not None else nullcontext()
 
-    import vllm.utils.torch_utils as torch_utils
 
-    torch_utils.current_stream = torch.accelerator.current_stream
+def _current_stream() -> None:
+    module: Any = importlib.import_module("vllm.utils.torch_utils")
+    module.current_stream = torch.accelerator.current_stream
+    # Those that imported it by name.
+    for name in ("vllm.compilation.cuda_graph",):
+        importer: Any = importlib.import_module(name)
+        importer.current_stream = torch.accelerator.current_stream
 
 
 def _graphs() -> None:
-    # compilation/cuda_graph.py, v1/worker/gpu_model_runner.py
     from gapless.serving import graphs
 
-    torch.cuda.CUDAGraph = graphs.Graph
-    torch.cuda.graph = graphs.capture
-    torch.cuda.graph_pool_handle = graphs.PoolHandle
+    cuda: Any = torch.cuda
+    cuda.CUDAGraph = graphs.Graph
+    cuda.graph = graphs.capture
+    cuda.graph_pool_handle = graphs.PoolHandle
 
 
 def _weak_references() -> None:
-    # utils/torch_utils.py: an operator of CUDA; here works hold addresses, so that nothing else is
-    # needed to let go of a tensor.
-    import vllm.compilation.cuda_graph as cuda_graph
-
-    cuda_graph.weak_ref_tensors = lambda tensors: tensors
+    # A piece of work holds addresses, not tensors: nothing else is needed to let go of one.
+    module: Any = importlib.import_module("vllm.compilation.cuda_graph")
+    module.weak_ref_tensors = lambda tensors: tensors
 
 
-# Where upstream compiles a helper (torch.compile at its first call, seconds in the first request).
+# Each is compiled by torch.compile at its first call, which is seconds in somebody's first request.
 COMPILED_HELPERS = (
     ("vllm.v1.sample.ops.logprobs", "batched_count_greater_than"),
     ("vllm.v1.sample.sampler", "batched_count_greater_than"),
     ("vllm.model_executor.layers.vocab_parallel_embedding", "get_masked_input_and_mask"),
-    ("vllm.model_executor.layers.fused_moe.router.grouped_topk_router", "grouped_topk"),
 )
 
 
@@ -86,23 +85,73 @@ def original(compiled: Any) -> Any:
 
 
 def _grammar_masks() -> None:
-    # v1/structured_output/utils.py: xgrammar compiles its kernel for devices that it does not know.
-    import vllm.v1.structured_output.utils as structured_output
-
     from gapless.serving.grammar import GrammarLibrary
 
-    structured_output.xgr = GrammarLibrary(structured_output.xgr)
+    module: Any = importlib.import_module("vllm.v1.structured_output.utils")
+    module.xgr = GrammarLibrary(module.xgr)
 
 
 def _kernel_warmup() -> None:
-    # model_executor/warmup/kernel_warmup.py imports model code that needs CUDA.
-    import vllm.v1.worker.gpu_worker as gpu_worker
-
-    gpu_worker.kernel_warmup = lambda worker, **_: None
+    # It warms kernels of Triton and CUDA, and imports the models that need them.
+    module: Any = importlib.import_module("vllm.v1.worker.gpu_worker")
+    module.kernel_warmup = lambda worker, **_: None
 
 
 def _thread_count() -> None:
-    # utils/torch_utils.py sets one thread for the process; the device's threads count as well.
-    import vllm.v1.worker.gpu_worker as gpu_worker
+    # One thread for the whole process would be one for the device as well.
+    module: Any = importlib.import_module("vllm.v1.worker.gpu_worker")
+    module.set_torch_threads_for_runtime = lambda: None
 
-    gpu_worker.set_torch_threads_for_runtime = lambda: None
+
+SHIMS = (
+    Shim(
+        _streams_and_events,
+        "v1/worker/gpu_model_runner.py",
+        (
+            "self.async_output_copy_stream = torch.cuda.Stream()",
+            "torch.cuda.Event(blocking=True)",
+            "default_stream = torch.cuda.current_stream()",
+            "with torch.cuda.stream(async_output_copy_stream):",
+        ),
+    ),
+    Shim(
+        _current_stream,
+        "utils/torch_utils.py",
+        ("def current_stream() -> torch.cuda.Stream:", "torch.cuda.set_stream = _patched_set_stream"),
+    ),
+    Shim(
+        _graphs,
+        "compilation/cuda_graph.py",
+        ("cudagraph = torch.cuda.CUDAGraph()", "with torch.cuda.graph("),
+    ),
+    Shim(
+        _weak_references,
+        "utils/torch_utils.py",
+        ("return torch.ops._C.weak_ref_tensor(tensor)",),
+    ),
+    Shim(
+        _compiled_helpers,
+        "v1/sample/ops/logprobs.py",
+        ("@torch.compile(backend=current_platform.simple_compile_backend)",),
+    ),
+    Shim(
+        _grammar_masks,
+        "v1/structured_output/utils.py",
+        (
+            'xgr = LazyLoader("xgr", globals(), "xgrammar")',
+            "xgr.apply_token_bitmask_inplace(logits, grammar_bitmask, indices=index_tensor)",
+        ),
+    ),
+    Shim(_kernel_warmup, "v1/worker/gpu_worker.py", ("        kernel_warmup(self)\n",)),
+    Shim(_thread_count, "v1/worker/gpu_worker.py", ("        set_torch_threads_for_runtime()\n",)),
+)
+_installed = False
+
+
+def install() -> None:
+    """Put every shim in place; once in a process."""
+    global _installed
+    if not _installed:
+        _installed = True
+        for shim in SHIMS:
+            shim.install()
