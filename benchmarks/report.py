@@ -52,14 +52,6 @@ def processor() -> str:
 
 def publish(title: str, rows: list[Measurement], load_before: float) -> None:
     """Print the table; write it as JSON where ``--json FILE`` is on the command line."""
-    machine = Machine(
-        processor=processor(),
-        cores=len(os.sched_getaffinity(0)),
-        device_cores=torch.gapless.get_device_properties().cores,
-        load_before=load_before,
-        load_after=load(),
-        torch_version=torch.__version__,
-    )
     table = Table(title=title, title_justify="left")
     for column in ("measured", "this", "unit", "peer", "ratio", "limit", "within"):
         table.add_column(column, justify="left" if column in ("measured", "unit") else "right")
@@ -75,6 +67,19 @@ def publish(title: str, rows: list[Measurement], load_before: float) -> None:
         )
     console = Console(width=max(100, Console().width))
     console.print(table)
+    store(rows, load_before, console)
+
+
+def store(rows: list[Measurement], load_before: float, console: Console) -> None:
+    """Print what the machine was; write all as JSON where ``--json FILE`` asks for it."""
+    machine = Machine(
+        processor=processor(),
+        cores=len(os.sched_getaffinity(0)),
+        device_cores=torch.gapless.get_device_properties().cores,
+        load_before=load_before,
+        load_after=load(),
+        torch_version=torch.__version__,
+    )
     console.print(
         f"{machine.processor}, {machine.cores} cores ({machine.device_cores} for the device), "
         f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after, "
