@@ -8,7 +8,7 @@ not changed. ``VLLM_PLUGINS=""`` or ``VLLM_TARGET_DEVICE=cpu`` leaves the plugin
 
 
 def platform_plugin() -> str:
-    """The platform's class, for vLLM. Called more than once, in every process: does next to nothing.
+    """The platform's class, for vLLM, which asks in every process, and more than once.
 
     vLLM swallows what a plugin raises and goes on with another platform. What stands against
     serving is therefore told when the platform itself is loaded.

@@ -60,10 +60,12 @@ class GaplessAttentionMetadata:
 class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
     """Queues the plan of a step before the step."""
 
-    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    _cudagraph_support: ClassVar[AttentionCGSupport] = (
+        AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    )
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)
         self.plan: int = torch.ops.gapless.new_attention_plan()
 
     def build(
@@ -190,9 +192,11 @@ class GaplessAttention(CPUAttentionBackendImpl):
                 "gapless has no attention of encoders with a soft cap, ALiBi or sinks"
             )
         for start, end in pairwise(bounds):
-            heads_first = (tensor[start:end].transpose(0, 1) for tensor in (query, key, value))
+            q, k, v = (part[start:end].transpose(0, 1)[None] for part in (query, key, value))
             attended = torch.nn.functional.scaled_dot_product_attention(
-                *(tensor.unsqueeze(0) for tensor in heads_first),
+                q,
+                k,
+                v,
                 attn_mask=self._window_mask(end - start, query),
                 scale=self.scale,
                 enable_gqa=self.num_queries_per_kv > 1,
@@ -203,5 +207,6 @@ class GaplessAttention(CPUAttentionBackendImpl):
         if self.sliding_window < 0 or tokens <= self.sliding_window:
             return None
         places = torch.arange(tokens)
-        near = (places[:, None] - places[None, :]).abs() < self.sliding_window
-        return near.to(like.device)
+        apart: torch.Tensor = (places[:, None] - places[None, :]).abs()
+        mask: torch.Tensor = (apart < self.sliding_window).to(like.device)
+        return mask

@@ -37,4 +37,4 @@ def cache_bytes(config: CacheConfig, free_bytes: int, total_bytes: int) -> int:
             f"{said} asks for a cache of {wanted / GIB:.2f} GiB and the device has "
             f"{free_bytes / GIB:.2f} of {total_bytes / GIB:.2f} GiB free; lower it"
         )
-    return wanted
+    return int(wanted)

@@ -19,18 +19,29 @@ def fused_norms_wanted() -> bool:
     return os.environ.get("GAPLESS_FUSED_NORMS", "1") != "0"
 
 
-def _same_dtype(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+def _same_dtype(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> bool:
     return variance_size is None and weight is not None and weight.dtype == x.dtype
 
 
 @ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_same_dtype, supported=True)
-def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> Tensor:
+    """``x`` [..., hidden] divided by its root mean square, times ``weight``."""
     out = torch.empty(x.shape, device=x.device, dtype=x.dtype)
     torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)
     return out
 
 
-def _same_dtype_of_sum(x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+def _same_dtype_of_sum(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> bool:
     return variance_size is None and weight is not None and weight.dtype == x.dtype
 
 
@@ -38,8 +49,13 @@ def _same_dtype_of_sum(x: Tensor, x_residual: Tensor, weight: Tensor | None, eps
     PROVIDER, supports_args=_same_dtype_of_sum, supported=True, inplace=True
 )
 def fused_add_rms_norm(
-    x: Tensor, x_residual: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """The norm of ``x + x_residual``, and the sum; both are written in place."""
     torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
     return x, x_residual
 

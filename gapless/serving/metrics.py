@@ -94,9 +94,7 @@ def _labelled(
     counter = CounterMetricFamily(f"gapless_{name}", text, labels=(*_LABELS, label))
     for page in pages:
         for value in values:
-            counter.add_metric(
-                (page.model, page.device, value), page.numbers[f"{name}_{value}"]
-            )
+            counter.add_metric((page.model, page.device, value), page.numbers[f"{name}_{value}"])
     return counter
 
 

@@ -83,7 +83,9 @@ class MetricsPage:
     def add(self, name: str, value: float = 1.0) -> None:
         """Add to a number."""
         offset = _OFFSETS[name]
-        struct.pack_into("d", self._map, offset, struct.unpack_from("d", self._map, offset)[0] + value)
+        struct.pack_into(
+            "d", self._map, offset, struct.unpack_from("d", self._map, offset)[0] + value
+        )
 
     def count_wait(self, reason: str) -> None:
         """One step in which something waited; the reason is one of WAIT_REASONS."""
@@ -132,5 +134,7 @@ def read_pages(folder: Path) -> Iterator[PageValues]:
         if len(data) != _BYTES:
             continue
         numbers = struct.unpack_from(f"{len(_NUMBERS)}d", data)
-        model, _, device = data[-_NAME_BYTES:].rstrip(b"\0").decode(errors="replace").partition("\n")
+        model, _, device = (
+            data[-_NAME_BYTES:].rstrip(b"\0").decode(errors="replace").partition("\n")
+        )
         yield PageValues(model, device, dict(zip(_NUMBERS, numbers, strict=True)))

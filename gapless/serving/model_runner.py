@@ -24,7 +24,7 @@ logger = init_logger(__name__)
 
 
 class GaplessModelRunner(GPUModelRunner):
-    """Upstream's runner on a device with streams, events and graphs; here, what it does is counted."""
+    """Upstream's runner; what it does is marked and counted."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)

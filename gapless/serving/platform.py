@@ -122,7 +122,7 @@ class GaplessPlatform(Platform):
 
     @classmethod
     def is_pin_memory_available(cls) -> bool:
-        """No: copies from the host take what it holds at the call, so that buffers can be reused."""
+        """No: copies from the host take what it holds at the call."""
         return False
 
     @classmethod
@@ -155,7 +155,9 @@ class GaplessPlatform(Platform):
     @classmethod
     def get_device_communicator_cls(cls) -> str:
         """Collectives of ``torch.distributed``."""
-        return "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+        return (
+            "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+        )
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
@@ -199,9 +201,7 @@ class GaplessPlatform(Platform):
         compilation = vllm_config.compilation_config
         compilation.mode = CompilationMode.NONE
         eager = vllm_config.model_config is not None and vllm_config.model_config.enforce_eager
-        compilation.cudagraph_mode = (
-            CUDAGraphMode.NONE if eager else CUDAGraphMode.FULL_DECODE_ONLY
-        )
+        compilation.cudagraph_mode = CUDAGraphMode.NONE if eager else CUDAGraphMode.FULL_DECODE_ONLY
         if compilation.cudagraph_capture_sizes is None and not eager:
             most = vllm_config.scheduler_config.max_num_seqs
             sizes = [size for size in BUCKETS if size < most] + [min(most, BUCKETS[-1])]

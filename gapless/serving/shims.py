@@ -51,10 +51,11 @@ def _current_stream() -> None:
 
 
 def _graphs() -> None:
+    from gapless.device.graphs import Graph
     from gapless.serving import graphs
 
     cuda: Any = torch.cuda
-    cuda.CUDAGraph = graphs.Graph
+    cuda.CUDAGraph = Graph
     cuda.graph = graphs.capture
     cuda.graph_pool_handle = graphs.PoolHandle
 
@@ -117,7 +118,10 @@ SHIMS = (
     Shim(
         _current_stream,
         "utils/torch_utils.py",
-        ("def current_stream() -> torch.cuda.Stream:", "torch.cuda.set_stream = _patched_set_stream"),
+        (
+            "def current_stream() -> torch.cuda.Stream:",
+            "torch.cuda.set_stream = _patched_set_stream",
+        ),
     ),
     Shim(
         _graphs,

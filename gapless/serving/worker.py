@@ -55,8 +55,8 @@ class GaplessWorker(Worker):
     def determine_available_memory(self) -> int:
         """Bytes for the cache of keys and values.
 
-        What ``--kv-cache-memory-bytes`` says; else, with ``--gpu-memory-utilization``, that share of
-        the memory less what is taken; else a part of what is free. No step is run to find out.
+        What ``--kv-cache-memory-bytes`` says; else, with ``--gpu-memory-utilization``, that share
+        of the memory less what is taken; else a part of what is free. No step is run for it.
 
         Raises:
             ValueError: so much is not free.

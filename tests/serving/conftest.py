@@ -37,7 +37,9 @@ class Warm:
             if line.startswith("{"):
                 return json.loads(line)
         self.log.flush()
-        raise AssertionError(f"the engines' process died: {Path(self.log.name).read_text()[-4000:]}")
+        raise AssertionError(
+            f"the engines' process died: {Path(self.log.name).read_text()[-4000:]}"
+        )
 
     def run(self, model, requests, environment=None, **engine):
         """The answers and facts of one engine."""

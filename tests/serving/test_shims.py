@@ -47,7 +47,10 @@ def test_every_shim_is_in_the_table():
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("platforms/__init__.py", "platform_plugins = load_plugins_by_group(PLATFORM_PLUGINS_GROUP)"),
+        (
+            "platforms/__init__.py",
+            "platform_plugins = load_plugins_by_group(PLATFORM_PLUGINS_GROUP)",
+        ),
         ("model_executor/layers/fused_moe/router/fused_topk_router.py", "def vllm_topk_softmax("),
         ("model_executor/custom_op.py", "elif current_platform.is_out_of_tree():"),
         ("v1/worker/gpu_worker.py", 'if self.device_config.device_type == "cuda":'),

@@ -130,7 +130,10 @@ def main():
             try:
                 result = answer(job)
             except BaseException as error:
-                result = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+                result = {
+                    "error": f"{type(error).__name__}: {error}",
+                    "trace": traceback.format_exc(),
+                }
             with open(job["out"], "w") as file:
                 json.dump(result, file)
             sys.stdout.flush()

@@ -20,7 +20,7 @@ FEATURES = {
         "ignore_eos": False,
         "schema": {
             "json": {
-        "ignore_eos": False,
+                "ignore_eos": False,
                 "type": "object",
                 "properties": {"a": {"type": "integer", "maximum": 99}},
                 "required": ["a"],
