@@ -162,7 +162,7 @@ class GaplessPlatform(Platform):
     @classmethod
     def get_punica_wrapper(cls) -> str:
         """LoRA's matrices."""
-        return "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"
+        return "gapless.serving.lora.GaplessPunicaWrapper"
 
     @classmethod
     def inference_mode(cls) -> Any:

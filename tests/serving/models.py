@@ -73,6 +73,34 @@ ARCHITECTURES = {
 }
 
 
+def save_adapter(folder, rank=8, seed=3):
+    """A LoRA adapter for the attention of ``llama``; returns its folder as text."""
+    import json
+
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    sizes = {"q_proj": (128, 128), "v_proj": (128, 64), "o_proj": (128, 128)}
+    weights = {}
+    for layer in range(2):
+        for name, (inputs, outputs) in sizes.items():
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{prefix}.lora_A.weight"] = torch.randn(rank, inputs)
+            weights[f"{prefix}.lora_B.weight"] = torch.randn(outputs, rank) * 0.1
+    folder.mkdir(exist_ok=True)
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": rank,
+        "target_modules": sorted(sizes),
+        "task_type": "CAUSAL_LM",
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
 def save(architecture, folder, seed=0):
     """Write a model folder of that architecture; returns it as text."""
     import transformers

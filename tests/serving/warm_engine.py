@@ -42,6 +42,7 @@ def answer(job):
                 request["id"],
                 {"prompt_token_ids": request["prompt"]},
                 SamplingParams(**params) if params else PoolingParams(task="embed"),
+                lora_request=adapter(request.get("adapter")),
             )
         for request in job["requests"]:
             if request.get("abort_at") == facts["steps"]:
@@ -65,6 +66,13 @@ def answer(job):
     if os.environ.get("VLLM_TARGET_DEVICE") != "cpu":
         facts |= device_facts()
     return {"answers": answers, "facts": facts}
+
+
+def adapter(folder):
+    """A LoRA adapter to apply."""
+    from vllm.lora.request import LoRARequest
+
+    return folder and LoRARequest("adapter", 1, folder)
 
 
 def is_pooled(output):
