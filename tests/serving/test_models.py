@@ -57,8 +57,9 @@ def test_lora(gapless, upstream, model, tmp_path):
     plain, _ = gapless.answers(model("llama"), work)
     for number, request in enumerate(work):
         other = plain if number % 2 else all_adapted
-        assert mine[request["id"]]["choices"][0]["tokens"] == (
-            other[request["id"]]["choices"][0]["tokens"]
+        assert (
+            mine[request["id"]]["choices"][0]["tokens"]
+            == (other[request["id"]]["choices"][0]["tokens"])
         )
         assert plain[request["id"]]["choices"] != all_adapted[request["id"]]["choices"]
     assert facts["page"]["steps_decode_graph"] > 0

@@ -21,7 +21,7 @@ def answer(job):
 
     engine = LLMEngine.from_engine_args(EngineArgs(**job["engine"]))
     scheduler = engine.engine_core.engine_core.scheduler
-    facts = {"preemptions": 0, "most_running": 0, "steps": 0}
+    facts = {"preemptions": 0, "most_running": 0, "steps": 0, "rows": []}
     preempt = scheduler._preempt_request
 
     def counted(*args, **kwargs):
@@ -56,6 +56,7 @@ def answer(job):
             known = answers.get(output.request_id, {}).get("choices", {})
             answers[output.request_id] = told(output, known)
         facts["steps"] += 1
+        facts["rows"].append(row(scheduler))
         facts["most_running"] = max(facts["most_running"], len(scheduler.running))
     for name, one in answers.items():
         one["aborted"] = name in aborted
@@ -73,6 +74,17 @@ def adapter(folder):
     from vllm.lora.request import LoRARequest
 
     return folder and LoRARequest("adapter", 1, folder)
+
+
+def row(scheduler):
+    """Where the scheduler stands after a step of the engine."""
+    pool = scheduler.kv_cache_manager.block_pool
+    return [
+        len(scheduler.waiting),
+        len(scheduler.running),
+        sum(request.num_output_placeholders for request in scheduler.requests.values()),
+        pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
+    ]
 
 
 def is_pooled(output):
