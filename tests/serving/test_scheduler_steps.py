@@ -8,7 +8,7 @@ def request(name, prompt, tokens, **more):
     return {"id": name, "prompt": [5 + n % 250 for n in range(prompt)], "params": params, **more}
 
 
-# Waiting, running, placeholders (tokens that were scheduled and not read), blocks in use (of 32 tokens).
+# Waiting, running, placeholders (tokens scheduled and not read), blocks in use (of 32 tokens).
 SCENARIOS = {
     "three tokens are three steps, and one call more to read the last": (
         [request("a", 10, 3)],
