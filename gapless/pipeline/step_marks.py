@@ -55,6 +55,12 @@ def host_ranges() -> HostRange:
     return lambda name, step: nothing
 
 
+def ranges_are_recorded() -> bool:
+    """Whether somebody records what the host does."""
+    is_on = _find("gapless.profile.ranges", "is_on")
+    return bool(is_on is not None and is_on())
+
+
 class Phases(Protocol):
     """What the host does, one thing after the other; see ``gapless.profile.phases``."""
 
