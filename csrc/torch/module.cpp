@@ -203,6 +203,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bind_steps(m);
   bind_distributed(m);
   m.def("departures", &list_departures);
+  m.def("departure_changes", &departure_changes);
   m.def("staged_operators", &staged);
   m.def("announce_driver", &announce_driver);
   m.def("reset_departures", &reset_departures);
