@@ -40,10 +40,24 @@ def list_entries(
         console.print(f"nothing in {cache_root()}", markup=False, soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("kind", "name", "MB", "used", "from"):
-        table.add_column(column, justify="right" if column == "MB" else "left")
-    for each in found:
-        table.add_row(each.kind, each.name, f"{each.size_bytes / 1e6:.1f}", _age(each), _from(each))
+    heads = ("kind", "name", "MB", "used", "from")
+    rows = [
+        (each.kind, each.name, f"{each.size_bytes / 1e6:.1f}", _age(each), _from(each))
+        for each in found
+    ]
+    for number, head in enumerate(heads):
+        # A line for each entry. Only what it was made from is cut off where there is no room: a
+        # program has many operands, and --json has them all.
+        width = max(len(row[number]) for row in (heads, *rows))
+        table.add_column(
+            head,
+            justify="right" if head == "MB" else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if head == "from" else width,
+        )
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     total = sum(each.size_bytes for each in found)
     console.print(
