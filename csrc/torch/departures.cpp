@@ -1,5 +1,6 @@
 #include "torch/departures.h"
 
+#include <atomic>
 #include <mutex>
 
 namespace gapless::torch_device {
@@ -8,6 +9,7 @@ namespace {
 std::mutex g_mutex;
 std::map<std::pair<std::string, std::string>, uint64_t> g_counts;
 std::map<std::string, uint64_t> g_staged;
+std::atomic<uint64_t> g_changes{0};
 
 }  // namespace
 
@@ -24,6 +26,7 @@ std::map<std::string, uint64_t> staged() {
 void count_departure(const std::string& operation, const std::string& reason) {
   std::lock_guard lock(g_mutex);
   ++g_counts[{operation, reason}];
+  g_changes.fetch_add(1, std::memory_order_release);
 }
 
 std::map<std::pair<std::string, std::string>, uint64_t> departures() {
@@ -35,6 +38,9 @@ void reset_departures() {
   std::lock_guard lock(g_mutex);
   g_counts.clear();
   g_staged.clear();
+  g_changes.fetch_add(1, std::memory_order_release);
 }
+
+uint64_t departure_changes() { return g_changes.load(std::memory_order_acquire); }
 
 }  // namespace gapless::torch_device

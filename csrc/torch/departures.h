@@ -18,5 +18,7 @@ void count_departure(const std::string& operation, const std::string& reason);
 // Counts since the start of the process, or the last reset.
 std::map<std::pair<std::string, std::string>, uint64_t> departures();
 void reset_departures();
+// Changes with every departure and every reset: while it is the same, so are the counts.
+uint64_t departure_changes();
 
 }  // namespace gapless::torch_device

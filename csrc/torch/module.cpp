@@ -27,7 +27,7 @@
 #include "torch/graph.h"
 #include "torch/profiler.h"
 #include "torch/program.h"
-#include "torch/step_port.h"
+#include "torch/step_bindings.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -136,15 +136,6 @@ py::object bind_replay(py::object graph, py::object event, py::object signal) {
   return py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
 }
 
-// Input and result are pinned bytes; the graph's copies read and write them.
-void add_slot(StepPort& port, Graph* graph, const at::Tensor& input, const at::Tensor& result) {
-  for (const at::Tensor* each : {&input, &result}) {
-    TORCH_CHECK_VALUE(each->device().is_cpu() && each->is_contiguous() && each->is_pinned(),
-                      "a slot takes contiguous tensors in pinned memory");
-  }
-  port.add_slot(graph, input.data_ptr(), input.nbytes(), result.const_data_ptr(), result.nbytes());
-}
-
 std::vector<std::tuple<std::string, std::string, uint64_t>> list_departures() {
   std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
   for (const auto& [key, count] : departures()) rows.emplace_back(key.first, key.second, count);
@@ -209,15 +200,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("submit", [](CompletionSignal& signal, int device) {
         translated([&] { signal.submit(current_stream(device)); });
       });
-  py::class_<StepPort>(m, "StepPort")
-      .def(py::init<int, uint32_t, int>(), py::arg("socket"), py::arg("rank"), py::arg("device"))
-      .def("add_slot", &add_slot, py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
-           py::keep_alive<1, 4>(), py::arg("graph"), py::arg("input"), py::arg("result"))
-      .def("receive", &StepPort::receive, py::call_guard<py::gil_scoped_release>())
-      .def("submit", &StepPort::submit);
+  bind_steps(m);
   bind_distributed(m);
   m.def("queue_operator", &queue_operator, py::arg("name"));
   m.def("departures", &list_departures);
+  m.def("departure_changes", &departure_changes);
   m.def("staged_operators", &staged);
   m.def("announce_driver", &announce_driver);
   m.def("reset_departures", &reset_departures);

@@ -10,6 +10,7 @@
 
 #include "torch/alias.h"
 #include "torch/arguments.h"
+#include "torch/native_shapes.h"
 #include "torch/shape_corrections.h"
 #include "torch/shape_functions.h"
 
@@ -39,6 +40,7 @@ TensorShape shape_of(const at::Tensor& tensor) {
 
 ResultShapes call_shape_function(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
   if (const auto own = own_shape_function(op)) return own(arguments);
+  if (ResultShapes native = native_shapes(op, arguments); !native.empty()) return native;
   torch::jit::Stack stack;
   for (const auto& value : arguments) {
     // Host scalars mix with any device, and are asserted to be on the host when they reach Python.

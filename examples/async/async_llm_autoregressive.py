@@ -38,13 +38,17 @@ def run_mode(executor: AsyncExecutor, steps: int) -> ModeFigures:
 
 
 def main(
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="This mode alone; both if left out.")
+    ] = False,
     double_buffer: Annotated[
-        bool | None,
-        typer.Option("--double-buffer/--sequential", help="One mode; both if left out."),
-    ] = None,
+        bool, typer.Option("--double-buffer", help="This mode alone; both if left out.")
+    ] = False,
     world_size: Annotated[int, typer.Option(min=1, help="How many workers.")] = 4,
     device: Annotated[str, typer.Option(help="Where to run: gapless, cpu, cuda ...")] = "gapless",
-    driver: Annotated[str, typer.Option(help="What is under gapless: sim or cpu.")] = "sim",
+    driver: Annotated[
+        str | None, typer.Option(help="What is under gapless: sim, the default, or cpu.")
+    ] = None,
     hidden: Annotated[int, typer.Option(min=1, help="Width of the two linear layers.")] = 8192,
     host_work_us: Annotated[float, typer.Option(min=0, help="Python per step, per worker.")] = 50,
     steps: Annotated[int, typer.Option(help="How many tokens.")] = 500,
@@ -54,8 +58,8 @@ def main(
     json_path: Annotated[Path | None, typer.Option("--json", help="Figures for machines.")] = None,
 ) -> None:
     """Sequential and double-buffered generation in many processes."""
-    wanted = depths(double_buffer, steps)
-    choose_driver(driver)
+    wanted = depths(sequential, double_buffer, steps)
+    choose_driver(device, driver)
     step = partial(load, hidden=hidden, work_us=host_work_us, device=device, is_decoding=True)
     modes = []
     with WarmParent() as parent:

@@ -37,22 +37,26 @@ def run_mode(depth: int, steps: int, hidden: int, device: str, work_us: float) -
 
 
 def main(
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="This mode alone; both if left out.")
+    ] = False,
     double_buffer: Annotated[
-        bool | None,
-        typer.Option("--double-buffer/--sequential", help="One mode; both if left out."),
-    ] = None,
+        bool, typer.Option("--double-buffer", help="This mode alone; both if left out.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where to run: gapless, cpu, cuda ...")] = "gapless",
-    driver: Annotated[str, typer.Option(help="What is under gapless: sim or cpu.")] = "sim",
+    driver: Annotated[
+        str | None, typer.Option(help="What is under gapless: sim, the default, or cpu.")
+    ] = None,
     hidden: Annotated[int, typer.Option(min=1, help="Width of the two linear layers.")] = 8192,
     host_work_us: Annotated[float, typer.Option(min=0, help="Python per result.")] = 400,
     steps: Annotated[int, typer.Option(help="How many tokens.")] = 300,
     json_path: Annotated[Path | None, typer.Option("--json", help="Figures for machines.")] = None,
 ) -> None:
     """Sequential and double-buffered generation in one process."""
-    wanted = depths(double_buffer, steps)
-    choose_driver(driver)
+    wanted = depths(sequential, double_buffer, steps)
+    is_simulated = choose_driver(device, driver)
     modes = [run_mode(depth, steps, hidden, device, host_work_us) for depth in wanted]
-    compared = check(hidden, device, driver, is_decoding=True)
+    compared = check(hidden, device, is_simulated, is_decoding=True)
     publish(
         f"One process, token after token, {host_work_us:g} us of host work per step",
         modes,

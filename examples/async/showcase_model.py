@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
+import typer
 
+from gapless.errors import UsageError
 from gapless.pipeline import AsyncExecutor, CapturedStep, Pipeline, WarmParent
+from gapless.pipeline.device_choice import choose_device
 
 VOCABULARY = 100
 PROGRAM_US = 5180
@@ -17,17 +20,35 @@ CHECKED_HIDDEN, CHECKED_STEPS = 256, 16
 EXACT = {"GAPLESS_SIM_NUMERICS": "exact", "GAPLESS_SIM_WORK_US": "graph replay=1"}
 
 
-def choose_driver(driver: str) -> None:
-    """Before the device is first used. ``sim`` takes the stated time for a step, whatever is in it.
+def choose_driver(device: str, driver: str | None) -> bool:
+    """Before the device is first used; says whether it is simulated, which is the default.
 
-    Computing two products with 8192 x 8192 takes this machine longer than that, so the simulator
-    only takes the time; copies to and fro are made all the same, and are part of the time.
+    ``sim`` takes the stated time for a step, whatever is in it. Computing two products with
+    8192 x 8192 takes this machine longer than that, so the simulator only takes the time; copies to
+    and fro are made all the same, and are part of the time.
+
+    Raises:
+        typer.BadParameter: there is no such device, or it has no driver to choose.
     """
-    os.environ["GAPLESS_DRIVER"] = driver
-    if driver == "sim":
+    is_gapless = device.split(":")[0] == "gapless"
+    if driver is not None and not is_gapless:
+        raise typer.BadParameter(
+            f"the device {device} has no driver to choose; leave --driver out, or use --device "
+            "gapless",
+            param_hint="--driver",
+        )
+    driver = driver or "sim"
+    if is_gapless:
+        os.environ["GAPLESS_DRIVER"] = driver
+    if is_gapless and driver == "sim":
         os.environ.setdefault("GAPLESS_SIM_WORK_US", f"graph replay={PROGRAM_US}")
         os.environ.setdefault("GAPLESS_SIM_NUMERICS", "none")
         os.environ.setdefault("GAPLESS_SIM_COPY_LATENCY_US", "0")
+    try:
+        choose_device(device.replace("{rank}", "0"))
+    except UsageError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from error
+    return is_gapless and driver == "sim"
 
 
 def make_model(hidden: int, device: torch.device | str) -> torch.nn.Module:
@@ -128,9 +149,9 @@ def same_bits(hidden: int, device: str, is_decoding: bool) -> str:
     return _compared(found, hidden)
 
 
-def check(hidden: int, device: str, driver: str, *, is_decoding: bool) -> str:
+def check(hidden: int, device: str, is_simulated: bool, *, is_decoding: bool) -> str:
     """``same_bits``; where this process computes nothing, in another one that does."""
-    if driver != "sim":
+    if not is_simulated:
         return same_bits(hidden, device, is_decoding)
     with AsyncExecutor(1, _nothing, device="cpu", environment=EXACT) as executor:
         return str(executor.call(same_bits, CHECKED_HIDDEN, device, is_decoding)[0])

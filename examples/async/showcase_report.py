@@ -113,15 +113,26 @@ def publish(title: str, modes: list[ModeFigures], compared: str, json_path: Path
         json_path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def depths(is_double_buffered: bool | None, steps: int) -> list[int]:
-    """Which depths to run: the one that was asked for, or both."""
+def depths(is_sequential: bool, is_double_buffered: bool, steps: int) -> list[int]:
+    """Which depths to run: the one that was asked for, or both.
+
+    Raises:
+        typer.BadParameter: both were asked for by name, or there are too few steps.
+    """
+    if is_sequential and is_double_buffered:
+        raise typer.BadParameter(
+            "give one of them, or neither for both modes side by side",
+            param_hint="--sequential and --double-buffer",
+        )
     if steps < WARMUP + 2:
         raise typer.BadParameter(
             f"{steps} inputs are too few: {WARMUP} warm up, and then double buffering, or a gap, "
             f"needs two; give at least {WARMUP + 2}",
             param_hint="--steps",
         )
-    return [1, 2] if is_double_buffered is None else [2 if is_double_buffered else 1]
+    if is_sequential or is_double_buffered:
+        return [2 if is_double_buffered else 1]
+    return [1, 2]
 
 
 def run(command: Callable[..., Any]) -> None:

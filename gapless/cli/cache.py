@@ -34,16 +34,25 @@ def list_entries(
         print(json.dumps([{**asdict(each), "path": str(each.path)} for each in found], indent=2))
         return
     from rich.table import Table
+    from rich.text import Text
 
     console = stdout_console()
     if not found:
         console.print(f"nothing in {cache_root()}", markup=False, soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("kind", "name", "MB", "used", "from"):
-        table.add_column(column, justify="right" if column == "MB" else "left")
-    for each in found:
-        table.add_row(each.kind, each.name, f"{each.size_bytes / 1e6:.1f}", _age(each), _from(each))
+    rows = [(each.kind, each.name, f"{each.size_bytes / 1e6:.1f}", _age(each)) for each in found]
+    # A line for each entry: what one was made from is cut off where there is no room. A program has
+    # many operands, and --json has them all.
+    heads = ("kind", "name", "MB", "used")
+    columns = zip(heads, *rows, strict=True)
+    room = console.width - sum(max(map(len, cells)) + 2 for cells in columns)
+    for column in (*heads, "from"):
+        table.add_column(column, justify="right" if column == "MB" else "left", no_wrap=True)
+    for row, each in zip(rows, found, strict=True):
+        made_from = Text(_from(each))
+        made_from.truncate(max(room, 20), overflow="ellipsis")
+        table.add_row(*row, made_from)
     console.print(table)
     total = sum(each.size_bytes for each in found)
     console.print(

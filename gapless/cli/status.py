@@ -20,14 +20,14 @@ def stderr_console() -> Console:
 
 
 def stdout_console() -> Console:
-    """A console on standard output; as wide as its text where there is no terminal."""
+    """A console on standard output; 100 columns wide where there is no terminal."""
     import sys
 
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        console.width = 200
+        console.width = 100
     return console
 
 

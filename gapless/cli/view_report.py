@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gapless.profile.comparison import Comparison, Figure, PairOfRuns
     from gapless.profile.summary import DeviceSummary, RunSummary, Summary
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2  # in 1 the whole of a gap was its main cause's
 _WIDTH = 100  # of what goes to a file
 CAUSES_SHOWN = 6
 _IN_DETAIL = 6  # runs; of more than these each is one line

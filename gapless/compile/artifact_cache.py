@@ -40,9 +40,16 @@ def obtain_artifact(
     root = programs_root() if root is None else root
     shapes = ", ".join(_described(each) for each in graph.operands)
     source = {"key": key, "operands": shapes, "made by": ", ".join(environment())}
-    was_cached = check(root / key, source) is None
+    trouble = check(root / key, source)
+    was_cached = trouble is None
     limit = limit_bytes()
     if not may_compile and not was_cached:
+        if (root / key).exists():
+            raise ProgramMissing(
+                f"the program for operands of shapes {shapes} in {root / key} is broken "
+                f"({trouble}), and {MODE_VARIABLE}=never; run once without it, which builds the "
+                "program again, or unset it"
+            )
         raise ProgramMissing(
             f"no program for operands of shapes {shapes} in {root}, and {MODE_VARIABLE}=never; "
             f"run once without it where the shapes are the same, or unset it"

@@ -109,6 +109,7 @@ class StaticPrograms:
         if mode is CompileMode.BACKGROUND:
             compiler_thread.tell_failure(future)
         if mode is CompileMode.BACKGROUND and request is None:
+            statistics.count_waited()
             self._tell_once("cannot be sent to another process, and is compiled while it waits")
             with suppress(Exception):  # told where it is used
                 future.result()

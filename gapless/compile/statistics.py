@@ -10,13 +10,15 @@ class CompileStatistics:
 
     ``compiled``: programs that the compiler made. ``loaded``: programs that the artifact cache
     held. ``launches``: runs of programs. ``eager``: calls of graphs that run operator by operator
-    instead, by the reason.
+    instead, by the reason. ``waited``: programs that the caller waited for while they were made,
+    although they should have been made in the background.
     """
 
     compiled: int
     loaded: int
     launches: int
     eager: dict[str, int]
+    waited: int = 0
 
 
 @dataclass
@@ -25,6 +27,7 @@ class _Counts:
     loaded: int = 0
     launches: int = 0
     eager: dict[str, int] = field(default_factory=dict)
+    waited: int = 0
 
 
 _lock = threading.Lock()
@@ -35,7 +38,11 @@ def statistics() -> CompileStatistics:
     """The counts as they are now."""
     with _lock:
         return CompileStatistics(
-            _counts.compiled, _counts.loaded, _counts.launches, dict(_counts.eager)
+            _counts.compiled,
+            _counts.loaded,
+            _counts.launches,
+            dict(_counts.eager),
+            _counts.waited,
         )
 
 
@@ -59,6 +66,12 @@ def count_launch() -> None:
     """A program was launched. Called in the hot path."""
     with _lock:
         _counts.launches += 1
+
+
+def count_waited() -> None:
+    """The caller waits for a program although that should be made in the background."""
+    with _lock:
+        _counts.waited += 1
 
 
 def count_eager(reason: str) -> None:

@@ -19,6 +19,11 @@ def counts() -> tuple[Departure, ...]:
     return tuple(Departure(*row) for row in _C.departures())
 
 
+def changes() -> int:
+    """A number that changes with every departure and every :func:`reset`; cheap to ask for."""
+    return _C.departure_changes()
+
+
 def reset() -> None:
     """Start counting from zero."""
     _C.reset_departures()

@@ -10,38 +10,28 @@ docs/executor.md says what a step costs, and what happens when a worker dies.
 
 from __future__ import annotations
 
-import select
-import socket
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gapless.pipeline.captured_step import PackedLayout
-from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.rendezvous import free_port
 from gapless.pipeline.warm_parent import WarmParent
-from gapless.pipeline.worker_channel import (
-    HEADER,
-    MOST_ON_THEIR_WAY,
-    Channel,
-    Kind,
-    Message,
-    packed,
-    step_message,
-    unpacked,
-)
-from gapless.pipeline.worker_error import WorkerError, death_text
-from gapless.pipeline.worker_process import Failure, WorkerSettings
-from gapless.pipeline.worker_watch import hear, tell
+from gapless.pipeline.worker_channel import MOST_ON_THEIR_WAY, Kind, packed, unpacked
+from gapless.pipeline.worker_group import WorkerGroup
+from gapless.pipeline.worker_process import WorkerSettings
+
+if TYPE_CHECKING:
+    from gapless._C import StepCaller
 
 MOST_WORKERS = 1024
-_SENT_NS = slice(16, 24)  # within a header
-_AFTER_DEATH_S = 10.0  # for the processes that are being killed to be gone
+_TICK_MS = 50  # after which to ask whether a worker has died
+# What StepExchange.wait returns, and what is where in a row: see csrc/torch/step_exchange.h.
+_DONE, _TROUBLE = 0, 1
+_KIND, _STEP, _SENT_NS = slice(0, 4), slice(8, 16), slice(16, 24)
 
 
 class AsyncExecutor:
@@ -73,6 +63,8 @@ class AsyncExecutor:
         TimeoutError: the workers were not ready in time.
     """
 
+    _group: WorkerGroup
+
     def __init__(
         self,
         world_size: int,
@@ -85,7 +77,6 @@ class AsyncExecutor:
         start_timeout_s: float = 600,
         parent: WarmParent | None = None,
     ) -> None:
-        self._is_open = False  # until it is complete: __del__ runs also if this raises
         _require_whole("world_size", world_size, 1, MOST_WORKERS, "one worker per device")
         _require_whole("depth", depth, 1, MOST_ON_THEIR_WAY, "2 is double-buffered")
         if not callable(load):
@@ -100,24 +91,12 @@ class AsyncExecutor:
         self._settings = WorkerSettings(
             world_size, depth, str(device), dict(environment or {}), free_port(port)
         )
-        self._channels: list[Channel] = []
-        self._pids: list[int] = []
-        self._error: WorkerError | None = None
         self._dispatched = self._collected = 0
         self._is_dispatching = False
         self._partial: list[Any] = []  # results of the step that is being collected
         self._sent_ns: list[int] = [0] * world_size
-        self._row: memoryview | None = None
-        self._layouts: tuple[PackedLayout, PackedLayout] | None = None
-        self._owns_parent = parent is None
-        self._parent = WarmParent() if parent is None else parent
-        self._control = self._parent.connect()
-        self._is_open = True
-        try:
-            self._start(load_body, time.monotonic() + start_timeout_s, start_timeout_s)
-        except BaseException:
-            self._abandon()
-            raise
+        self._rows: torch.Tensor | None = None  # of the captured step that was collected last
+        self._group = WorkerGroup(self._settings, load_body, start_timeout_s, parent)
 
     @property
     def world_size(self) -> int:
@@ -142,12 +121,14 @@ class AsyncExecutor:
     @property
     def sent_ns(self) -> list[int]:
         """By rank, when the results that were collected last were sent, in ``CLOCK_MONOTONIC``."""
+        if self._rows is not None:
+            return self._rows[:, _SENT_NS].view(torch.int64).squeeze(1).tolist()
         return list(self._sent_ns)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' process ids, by rank."""
-        return tuple(self._pids)
+        return tuple(self._group.pids)
 
     @property
     def port(self) -> int | None:
@@ -174,15 +155,12 @@ class AsyncExecutor:
                 "rank, or broadcast() one to all"
             )
         self._require_room("dispatch")
-        return self._send([self._body(each) for each in inputs])
+        return self._send(list(inputs))
 
     def broadcast(self, item: Any) -> int:
         """Submit one step with the same input to all workers; see ``dispatch``."""
         self._require_room("broadcast")
-        body = self._body(item)
-        if len(body) > self._channels[0].inline_bytes:
-            return self._send([body] * self.world_size)
-        return self._send_to_all(step_message(self._dispatched, body))
+        return self._send([item])
 
     def collect(self) -> list[Any]:
         """Wait for the oldest step that was not collected; returns its results by rank.
@@ -196,7 +174,8 @@ class AsyncExecutor:
         self._require_open("collect")
         if not self.in_flight:
             raise RuntimeError("no result is on its way; dispatch a step first")
-        results = self._collect_any() if self._layouts is None else self._collect_captured()
+        caller = self._group.caller
+        results = self._collect_any() if caller is None else self._collect_captured(caller)
         self._collected += 1
         return results
 
@@ -227,19 +206,16 @@ class AsyncExecutor:
             raise RuntimeError(f"{self.in_flight} step(s) were not collected; do so before call()")
         body = packed((function, arguments))
         try:
-            for channel in self._channels:
-                if self._layouts is not None:
-                    channel.announce(Kind.CALL)
+            for channel in self._group.channels:
                 channel.send(Kind.CALL, body=body)
         except OSError:
-            self._fail()
+            self._group.fail()
+        self._group.ring()
         answers = []
-        for channel in self._channels:
-            if self._layouts is not None:
-                channel.receive()  # the announcement
+        for channel in self._group.channels:
             message = channel.receive()
             if message is None or message.kind != Kind.RETURNED:
-                self._fail(message)
+                self._group.fail(message)
             answers.append(unpacked(message.body))
         return answers
 
@@ -252,134 +228,63 @@ class AsyncExecutor:
         Warns:
             PipelineWarning: a worker failed meanwhile, or had to be killed.
         """
-        if not self._is_open:
-            return
-        self._is_open = False
-        tell(self._control, "stop", timeout_s=timeout_s)
-        for channel in self._channels:
-            with suppress(OSError):
-                if self._layouts is not None:
-                    channel.announce(Kind.STOP)
-                channel.send(Kind.STOP)
-        late: list[int] = []
-        while (event := hear(self._control)[0])["event"] not in ("ended", "closed"):
-            if event["event"] == "late":
-                late = event["ranks"]
-        failures = [found for channel in self._channels if (found := _failure_in(channel))]
-        self._abandon()
-        if late:
-            warn_caller(
-                f"workers {late} did not end within {timeout_s} s of shutdown() and were killed"
-            )
-        for _, failure in failures[:1]:
-            warn_caller(f"a worker failed while it was shut down: {failure.text}")
+        if self._group.is_open:
+            self._group.stop(timeout_s)
 
-    def _start(self, load_body: bytes, deadline: float, timeout_s: float) -> None:
-        with suppress(OSError):  # that it is gone is heard below
-            Channel(self._control, 0, 1).send(Kind.CALL, body=packed((self._settings, load_body)))
-        self._await(self._control.fileno(), deadline, "importing what load needs", timeout_s)
-        event, _ = hear(self._control)
-        if event["event"] == "failed":
-            raise WorkerError(
-                "load was not found in a new process; it must be a function at the top of a "
-                "module that can be imported there, and in a script the executor is made under "
-                'if __name__ == "__main__":',
-                -1,
-                worker_traceback=event["traceback"],
-            )
-        if event["event"] != "ready":
-            self._fail()
-        for rank in range(self.world_size):
-            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._channels.append(Channel(mine, rank, self.depth))
-            request = f'{{"event": "fork", "rank": {rank}}}'
-            with theirs:
-                try:
-                    socket.send_fds(self._control, [request.encode()], [theirs.fileno()])
-                except OSError:
-                    self._fail()
-            event, _ = hear(self._control)
-            if event["event"] != "forked":
-                self._fail(event=event)
-            self._pids.append(int(event["pid"]))
-        for rank, channel in enumerate(self._channels):
-            self._await(channel.fileno(), deadline, f"load({rank})", timeout_s)
-            message = channel.receive()
-            if message is not None and message.kind == Kind.ERROR and not message.body:
-                message = channel.receive()
-            if message is None or message.kind != Kind.READY:
-                self._fail(message)
-            self._layouts = unpacked(message.body)
-
-    def _await(self, descriptor: int, deadline: float, what: str, timeout_s: float) -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError(
-                f"{what} did not end within {timeout_s} s (start_timeout_s); the workers were ended"
-            )
-
-    def _body(self, item: Any) -> bytes:
-        return packed(item) if self._layouts is None else self._layouts[0].pack(item)
-
-    def _send(self, bodies: list[bytes]) -> int:
-        self._is_dispatching = True
+    def _send(self, items: list[Any]) -> int:
+        """Send one item to all workers, or one to each."""
         step = self._dispatched
+        caller, layouts = self._group.caller, self._group.layouts
+        if caller is not None and layouts is not None:
+            # What is not plainly as it was captured is looked at again, for what it lacks.
+            if not caller.post(items):
+                caller.post_packed([layouts[0].pack(each) for each in items])
+            self._dispatched += 1
+            return step
+        bodies = [packed(each) for each in items]
+        if len(bodies) == 1:
+            bodies = bodies * self.world_size
+        self._is_dispatching = True
         try:
-            for channel, body in zip(self._channels, bodies, strict=True):
+            for channel, body in zip(self._group.channels, bodies, strict=True):
                 channel.send(Kind.STEP, step, body)
         except OSError:
-            self._fail()
+            self._group.fail()
         self._dispatched += 1
         self._is_dispatching = False
         return step
 
-    def _send_to_all(self, message: bytes) -> int:
-        self._is_dispatching = True
-        try:
-            for channel in self._channels:
-                channel.send_step(message)
-        except OSError:
-            self._fail()
-        self._dispatched += 1
-        self._is_dispatching = False
-        return self._dispatched - 1
-
     def _collect_any(self) -> list[Any]:
         results = self._partial
         while len(results) < self.world_size:
-            message = self._channels[len(results)].receive()
+            message = self._group.channels[len(results)].receive()
             if message is None or message.kind != Kind.RESULT:
-                self._fail(message)
+                self._group.fail(message)
             self._sent_ns[len(results)] = message.sent_ns
             results.append(unpacked(message.body))
         self._partial = []
         return results
 
-    def _collect_captured(self) -> list[Any]:
-        assert self._layouts is not None
-        layout = self._layouts[1]
-        size = HEADER.size + layout.size
-        rows = self._partial
-        if not rows:
-            self._row = memoryview(bytearray(size * self.world_size))
-        assert self._row is not None
-        kind = Kind.RESULT
-        while len(rows) < self.world_size:
-            rank = len(rows)
-            row = self._row[rank * size : (rank + 1) * size]
-            if self._channels[rank].receive_into(row) != size:
-                kind = Kind(HEADER.unpack_from(row)[0])
-                self._fail(skipped_rank=rank if kind == Kind.SKIPPED else None)
-            rows.append(None)
-        whole = torch.frombuffer(self._row, dtype=torch.uint8).view(self.world_size, size)
-        self._sent_ns = whole[:, _SENT_NS].view(torch.int64).squeeze(1).tolist()
-        # A header is no multiple of every dtype's size, so the bodies are moved once.
-        parts = layout.views(whole[:, HEADER.size :].contiguous())
-        self._partial = []
-        self._row = None
-        by_rank = [part.unbind(0) for part in parts]
-        return list(by_rank[0]) if len(by_rank) == 1 else list(zip(*by_rank, strict=True))
+    def _collect_captured(self, caller: StepCaller) -> list[Any]:
+        step = self._collected
+        while (waited := caller.wait(step, _TICK_MS)) != _DONE:
+            if waited == _TROUBLE:
+                self._group.fail(skipped_rank=self._skipped_rank(caller))
+            if self._group.has_news():
+                self._group.fail()
+        self._rows = caller.rows(step)
+        return caller.results(self._rows)
+
+    def _skipped_rank(self, caller: StepCaller) -> int | None:
+        """A rank whose device did not run a step to its end; None where all that ran did."""
+        for step in range(self._collected, self._dispatched):
+            rows = caller.rows(step)
+            kinds = rows[:, _KIND].view(torch.int32).squeeze(1)
+            steps = rows[:, _STEP].view(torch.int64).squeeze(1)
+            found = ((kinds == int(Kind.SKIPPED)) & (steps == step)).nonzero().flatten().tolist()
+            if found:
+                return int(found[0])
+        return None
 
     def _mapped(self, inputs: Iterator[Any]) -> Iterator[list[Any]]:
         has_ended = False
@@ -396,59 +301,8 @@ class AsyncExecutor:
                     return
                 yield self.collect()
         finally:
-            while self._is_open and self.in_flight:  # after a break
+            while self._group.is_open and self.in_flight:  # after a break
                 self.collect()
-
-    def _fail(
-        self,
-        message: Message | None = None,
-        *,
-        event: dict[str, Any] | None = None,
-        skipped_rank: int | None = None,
-    ) -> NoReturn:
-        """Find out what has happened, end everything, and raise it."""
-        failures = []
-        if message is not None and message.kind == Kind.ERROR and message.body:
-            failures.append((message, unpacked(message.body)))
-        if skipped_rank is not None:
-            # Its device failed, and it has not looked yet.
-            channel = self._channels[skipped_rank]
-            with suppress(OSError):
-                channel.announce(Kind.STOP)
-                channel.send(Kind.STOP)
-        died: dict[str, Any] | None = None
-        until = time.monotonic() + _AFTER_DEATH_S
-        while event is None or event["event"] not in ("ended", "closed"):
-            if event is not None and event["event"] in ("died", "refused"):
-                died = died or event
-            if not select.select([self._control], [], [], max(0.0, until - time.monotonic()))[0]:
-                break
-            event, _ = hear(self._control)
-        for channel in self._channels:
-            if found := _failure_in(channel):
-                failures.append(found)
-        self._abandon()
-        error = _worker_error(failures, died, self._parent.exit_code)
-        self._error = error
-        raise error from error.__cause__
-
-    def _abandon(self) -> None:
-        """End whatever still runs, at once; twice is harmless."""
-        self._is_open = False
-        if self._control.fileno() < 0:
-            return
-        # Which ends the workers. When that is done, the other end is closed, too.
-        with suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
-        until = time.monotonic() + _AFTER_DEATH_S
-        while select.select([self._control], [], [], max(0.0, until - time.monotonic()))[0]:
-            if hear(self._control)[0]["event"] == "closed":
-                break
-        self._control.close()
-        for channel in self._channels:
-            channel.close()
-        if self._owns_parent:
-            self._parent.close()
 
     def _require_room(self, call: str) -> None:
         self._require_open(call)
@@ -459,11 +313,11 @@ class AsyncExecutor:
             )
 
     def _require_open(self, call: str) -> None:
-        if self._error is not None:
+        if self._group.error is not None:
             raise RuntimeError(
-                f"{call}() was called after this: {self._error}; make a new executor"
+                f"{call}() was called after this: {self._group.error}; make a new executor"
             )
-        if not self._is_open:
+        if not self._group.is_open:
             raise RuntimeError(f"{call}() was called on an executor that is shut down")
         if self._is_dispatching:
             raise RuntimeError(
@@ -483,11 +337,13 @@ class AsyncExecutor:
     ) -> None:
         if error is None:
             self.shutdown()
-        elif self._is_open:
-            self._abandon()  # the first error is the one to tell, and soon
+        elif self._group.is_open:
+            self._group.abandon()  # the first error is the one to tell, and soon
 
     def __del__(self) -> None:
-        if not self._is_open:
+        # Where the constructor has raised there is no group.
+        group = getattr(self, "_group", None)
+        if group is None or not group.is_open:
             return
         with suppress(Exception):
             warnings.warn(
@@ -496,7 +352,7 @@ class AsyncExecutor:
                 stacklevel=2,
             )
         with suppress(Exception):
-            self._abandon()
+            group.abandon()
 
 
 def _require_whole(name: str, value: int, least: int, most: int, hint: str) -> None:
@@ -504,45 +360,3 @@ def _require_whole(name: str, value: int, least: int, most: int, hint: str) -> N
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name} must be from {least} to {most}, got {value}; {hint}")
-
-
-def _failure_in(channel: Channel) -> tuple[Message, Failure] | None:
-    """The error that a worker sent before it ended, among what was not read."""
-    while True:
-        try:
-            message = channel.receive(blocking=False)
-        except OSError:
-            return None
-        if message is None or message.kind == Kind.CLOSED:
-            return None
-        if message.kind == Kind.ERROR and message.body:
-            return message, unpacked(message.body)
-
-
-def _worker_error(
-    failures: list[tuple[Message, Failure]], died: dict[str, Any] | None, parent_code: int | None
-) -> WorkerError:
-    if failures:
-        # The others may have failed because of the first.
-        message, failure = min(failures, key=lambda found: found[0].sent_ns)
-        step = None if message.step < 0 else message.step
-        where = "while it loaded, or between steps" if step is None else f"in step {step}"
-        error = WorkerError(
-            f"worker {message.rank} failed {where}: {failure.text}",
-            message.rank,
-            step,
-            failure.traceback,
-        )
-        with suppress(Exception):
-            error.__cause__ = unpacked(failure.error) if failure.error else None
-        return error
-    if died is not None and died["event"] == "refused":
-        return WorkerError(
-            f"worker {died['rank']} could not be forked: {died['text']}; ask for fewer workers",
-            died["rank"],
-        )
-    if died is not None:
-        rank, code = died["rank"], died["exit_code"]
-        return WorkerError(death_text(f"worker {rank}", code), rank, exit_code=code)
-    text = "the process that the workers are forked from has died, and they with it"
-    return WorkerError(text, -1, exit_code=parent_code)

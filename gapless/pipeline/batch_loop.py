@@ -19,7 +19,7 @@ import torch
 from gapless.errors import UsageError
 from gapless.pipeline.step_marks import (
     SetStep,
-    host_ranges,
+    host_phases,
     ignore_step,
     step_setter,
     token_counter,
@@ -83,7 +83,7 @@ class BatchLoop:
                 f"depth {depth} needs a program prepared for it; this one is for "
                 f"{self._ring.slots - 1} at most"
             )
-        self._host_range = host_ranges()
+        self._phases = host_phases()
         self._count_tokens = token_counter()
         self._set_step: SetStep = ignore_step
         self._submit_times_ns: list[tuple[int, int]] = []
@@ -118,21 +118,21 @@ class BatchLoop:
                 while submitted < max_new_tokens and submitted - read < self._depth:
                     self._submit(submitted)
                     submitted += 1
-                with self._host_range("wait", read):
-                    tokens = self._ring.pop()
+                self._phases.begin("wait", read)
+                tokens = self._ring.pop()
+                self._phases.begin("process", read)
                 start_ns, end_ns = times[read]
                 result = StepResult(
                     read, _mask(tokens, live), start_ns, end_ns, time.monotonic_ns()
                 )
                 read += 1
                 self._count_tokens(sum(token is not None for token in result.tokens))
-                with self._host_range("process", result.step):
-                    for row, token in enumerate(tokens):
-                        if token in stops:
-                            live[row] = False
-                    if self._host_work is not None:
-                        self._host_work(result)
-                    yield result
+                for row, token in enumerate(tokens):
+                    if token in stops:
+                        live[row] = False
+                if self._host_work is not None:
+                    self._host_work(result)
+                yield result
         except BaseException:  # an interrupt or a closed iterator too: leave the device idle
             with suppress(RuntimeError):  # the first error is the one to tell
                 self._drain()
@@ -140,17 +140,18 @@ class BatchLoop:
         self._drain()
 
     def _submit(self, step: int) -> None:
-        with self._host_range("submit", step):
-            start_ns = time.monotonic_ns()
-            self._set_step(step)
-            if step > 0:
-                self._program.submit()
-            else:
-                self._ring.push()  # the prefill has sampled the first token already
-            self._submit_times_ns.append((start_ns, time.monotonic_ns()))
+        self._phases.begin("submit", step)
+        start_ns = time.monotonic_ns()
+        self._set_step(step)
+        if step > 0:
+            self._program.submit()
+        else:
+            self._ring.push()  # the prefill has sampled the first token already
+        self._submit_times_ns.append((start_ns, time.monotonic_ns()))
 
     def _drain(self) -> None:
         """Leave nothing in flight: the extra step at depth 2, or whatever an interrupt left."""
+        self._phases.end()
         self._set_step(-1)  # what this thread submits next belongs to no step
         if self._program.device.type != "cpu":
             torch.accelerator.synchronize(self._program.device)

@@ -30,7 +30,7 @@ from gapless.pipeline.sampling import GREEDY, Sampling
 from gapless.pipeline.sequence import FinishReason, Request, Sequence
 from gapless.pipeline.step_marks import (
     SetStep,
-    host_ranges,
+    host_phases,
     ignore_step,
     step_setter,
     token_counter,
@@ -109,7 +109,7 @@ class DecodeLoop:
         self._depth = depth
         # Steps that are graphs copy into a ring of their own.
         self._joins = TokenRing(self._step.tokens, depth + 1)
-        self._host_range = host_ranges()
+        self._phases = host_phases()
         self._count_tokens = token_counter()
         self._set_step: SetStep = ignore_step
         self._waiting: deque[Sequence] = deque()
@@ -239,6 +239,7 @@ class DecodeLoop:
                 raise
             self._most = max(self._most, len(self._in_flight))
             if not self._in_flight:
+                self._phases.end()
                 return
             try:
                 result = self._read()
@@ -246,8 +247,11 @@ class DecodeLoop:
                 self._fail()
                 raise
             if result.tokens:
-                with self._host_range("process", result.step):
+                try:
                     yield result
+                except BaseException:
+                    self._phases.end()  # the iteration was ended early
+                    raise
 
     def close(self) -> None:
         """Wait for what is in flight and drop it. Closing twice is harmless."""
@@ -276,17 +280,17 @@ class DecodeLoop:
         if not active:
             return False
         number = self._steps
-        with self._host_range("submit", number):
-            start_ns = time.monotonic_ns()
-            self._set_step(number)
-            if joining:
-                ring = self._joins
-                self._join(joining)
-            else:
-                ring = self._program.ring
-                self._program.submit(any(not s.request.sampling.is_argmax for _, s in active))
-            self._set_step(-1)
-            end_ns = time.monotonic_ns()
+        self._phases.begin("submit", number)
+        start_ns = time.monotonic_ns()
+        self._set_step(number)
+        if joining:
+            ring = self._joins
+            self._join(joining)
+        else:
+            ring = self._program.ring
+            self._program.submit(any(not s.request.sampling.is_argmax for _, s in active))
+        self._set_step(-1)
+        end_ns = time.monotonic_ns()
         for _, sequence in active:
             sequence.submitted += 1
         self._steps += 1
@@ -305,8 +309,9 @@ class DecodeLoop:
 
     def _read(self) -> LoopStep:
         step = self._in_flight[0]
-        with self._host_range("wait", step.number):
-            tokens = step.ring.pop()
+        self._phases.begin("wait", step.number)
+        tokens = step.ring.pop()
+        self._phases.begin("process", step.number)
         ready_ns = time.monotonic_ns()
         self._in_flight.popleft()
         news = []
@@ -333,6 +338,7 @@ class DecodeLoop:
             self._step.reset()
 
     def _drain(self) -> None:
+        self._phases.end()
         self._set_step(-1)
         try:
             if self._step.device.type != "cpu":

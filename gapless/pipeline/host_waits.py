@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,26 +28,31 @@ class HostWaitCounter:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._read = _departures() if device.type == "gapless" else None
+        self._departures = (
+            importlib.import_module("gapless.device.departures")
+            if device.type == "gapless"
+            else None
+        )
+        # To read all counts takes longer than to submit an operation, and they hardly ever change.
+        self._seen = -1
         self._before: Counts = {}
 
     @property
     def is_counting(self) -> bool:
         """Whether the device says what the host waited for."""
-        return self._read is not None
+        return self._departures is not None
 
     def begin(self) -> None:
         """Look from now on."""
-        if self._read is not None:
-            self._before = self._read()
+        if self._departures is not None:
+            self._look()
 
     def end(self) -> tuple[HostWait, ...]:
         """What the host waited for since ``begin``."""
-        if self._read is None:
+        before = self._before
+        if self._departures is None or not self._look():
             return ()
-        before, after = self._before, self._read()
-        if before == after:
-            return ()
+        after = self._before
         found = []
         for (operation, reason), count in after.items():
             earlier = before.get((operation, reason), 0)
@@ -58,7 +62,15 @@ class HostWaitCounter:
                 found.append(HostWait(operation, reason, count))
         return tuple(found)
 
-
-def _departures() -> Callable[[], Counts]:
-    counts = importlib.import_module("gapless.device.departures").counts
-    return lambda: {(each.operation, each.reason): each.count for each in counts()}
+    def _look(self) -> bool:
+        """Read the counts if they have changed, and say so."""
+        assert self._departures is not None
+        # The change first: what happens meanwhile is read again the next time.
+        changes = self._departures.changes()
+        if changes == self._seen:
+            return False
+        self._before = {
+            (each.operation, each.reason): each.count for each in self._departures.counts()
+        }
+        self._seen = changes
+        return True

@@ -9,7 +9,6 @@ from typing import Any
 
 from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.step_error import StepError
-from gapless.pipeline.step_marks import host_ranges
 from gapless.pipeline.step_queue import StepQueue
 
 
@@ -42,8 +41,6 @@ class MappedResults(Iterator[Any]):
         self._has_ended = False  # the inputs
         self._is_taking_input = False
         self._is_open = True
-        self._host_range = host_ranges()
-        self._processing: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -60,11 +57,14 @@ class MappedResults(Iterator[Any]):
                 f"{self._depth - 1} step(s) ahead; keep what a step needs of an earlier one on the "
                 "device, or use depth=1 and what the loop has seen"
             )
-        self._end_processing()
         if not self._is_open:
             raise StopIteration
-        while not self._has_ended and self._queue.in_flight < self._depth:
-            self._submit_next()
+        try:
+            while not self._has_ended and self._queue.in_flight < self._depth:
+                self._submit_next()
+        except BaseException:  # an interrupt
+            self._queue.phases.end()
+            raise
         if not self._queue.in_flight:
             self.close()
             raise StopIteration
@@ -73,8 +73,7 @@ class MappedResults(Iterator[Any]):
             return self._queue.take(self._return_errors)
         finally:
             # From here to the next call the caller looks at the result.
-            self._processing = self._host_range("process", number)
-            self._processing.__enter__()
+            self._queue.phases.begin("process", number)
 
     def close(self) -> None:
         """Wait for what is in flight, drop its results, and close the inputs.
@@ -87,7 +86,7 @@ class MappedResults(Iterator[Any]):
     def _close(self, is_silent: bool) -> None:
         if not self._is_open:
             return
-        self._end_processing()
+        self._queue.phases.end()
         errors = self._queue.drain()
         self._is_open = False
         inputs, self._inputs = self._inputs, None
@@ -101,8 +100,8 @@ class MappedResults(Iterator[Any]):
         index = self._taken
         self._is_taking_input = True
         try:
-            with self._host_range("schedule", self._queue.next_number):
-                item = next(self._inputs)
+            self._queue.phases.begin("schedule", self._queue.next_number)
+            item = next(self._inputs)
         except StopIteration:
             self._has_ended = True
             return
@@ -114,11 +113,6 @@ class MappedResults(Iterator[Any]):
             self._is_taking_input = False
         self._taken += 1
         self._queue.submit(item, index)
-
-    def _end_processing(self) -> None:
-        processing, self._processing = self._processing, None
-        if processing is not None:
-            processing.__exit__(None, None, None)
 
     def __enter__(self) -> MappedResults:
         return self

@@ -150,7 +150,10 @@ class Pipeline:
         """
         self._require_unmapped("submit")
         number = self._queue.next_number
-        self._queue.submit(item, number)
+        try:
+            self._queue.submit(item, number)
+        finally:
+            self._queue.phases.end()
         return number
 
     def result(self) -> Any:
@@ -161,7 +164,10 @@ class Pipeline:
             StepError: the step failed; the next call gives the next step's result.
         """
         self._require_unmapped("result")
-        return self._queue.take()
+        try:
+            return self._queue.take()
+        finally:
+            self._queue.phases.end()
 
     def close(self) -> None:
         """Wait for what is in flight and drop its results. Closing twice is harmless.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -53,6 +53,35 @@ def host_ranges() -> HostRange:
         return cast(HostRange, host_range)
     nothing = nullcontext()
     return lambda name, step: nothing
+
+
+def ranges_are_recorded() -> bool:
+    """Whether somebody records what the host does."""
+    is_on = _find("gapless.profile.ranges", "is_on")
+    return bool(is_on is not None and is_on())
+
+
+class Phases(Protocol):
+    """What the host does, one thing after the other; see ``gapless.profile.phases``."""
+
+    def begin(self, name: str, step: int = -1) -> None:
+        """Do this from now on."""
+
+    def end(self) -> None:
+        """Do nothing more."""
+
+
+class _NoPhases:
+    def begin(self, name: str, step: int = -1) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def host_phases() -> Phases:
+    """Marks of a loop's own, whose ranges touch each other."""
+    return cast(Phases, (_find("gapless.profile.phases", "Phases") or _NoPhases)())
 
 
 def _find(module: str, name: str) -> Any:

@@ -17,7 +17,7 @@ from gapless.pipeline.pipeline_statistics import PipelineStatistics
 from gapless.pipeline.pipeline_warning import warn_caller
 from gapless.pipeline.receipts import Receipts
 from gapless.pipeline.step_error import StepError
-from gapless.pipeline.step_marks import SetStep, host_ranges, ignore_step, step_setter
+from gapless.pipeline.step_marks import SetStep, host_phases, ignore_step, step_setter
 
 _CPU_REASON = "the CPU executes each operation before it returns"
 
@@ -37,6 +37,8 @@ class _Step:
 
 class StepQueue:
     """Submits steps to one stream and hands out their results in order.
+
+    What it does is marked in ``phases``; the caller says what it does itself, or ends them.
 
     Args:
         function: the step; takes a tree with all its tensors on the device.
@@ -73,7 +75,7 @@ class StepQueue:
             self._receipts = Receipts(device, depth)
         self._transfer = HostTransfer(device, inputs_stay)
         self._waits = HostWaitCounter(device)
-        self._host_range = host_ranges()
+        self.phases = host_phases()
         self._set_step: SetStep = ignore_step
         self._steps: deque[_Step] = deque()
         self._interrupted: set[int] = set()  # slots of steps that were given up in the middle
@@ -112,6 +114,7 @@ class StepQueue:
                 within a step's function.
         """
         self._require_room()
+        self.phases.begin("prepare", self._submitted)
         if not self._steps:  # a run begins: somebody may have begun to record
             self._set_step = step_setter(self._device)
         step = _Step(self._submitted, index, self._submitted % self._depth, self._tickets)
@@ -123,12 +126,11 @@ class StepQueue:
         try:
             with self._on_device, self._on_stream:
                 self._set_step(step.number)
-                with self._host_range("prepare", step.number):
-                    prepared = item if self._prepare is None else self._prepare(item)
-                    staged = self._transfer.stage(prepared)
+                prepared = item if self._prepare is None else self._prepare(item)
+                staged = self._transfer.stage(prepared)
+                self.phases.begin("submit", step.number)
                 stage, prepared_ns = "submit", monotonic_ns()
-                with self._host_range("submit", step.number):
-                    self._submit(step, staged)
+                self._submit(step, staged)
         except Exception as error:
             step.error = StepError(index, stage, error)
             if isinstance(error, torch.AcceleratorError):
@@ -165,8 +167,8 @@ class StepQueue:
         if not self._steps:
             raise RuntimeError("no result is on its way; submit an input first")
         step = self._steps[0]
-        with self._host_range("wait", step.number):
-            self._finish(step)
+        self.phases.begin("wait", step.number)
+        self._finish(step)
         self._read += 1
         # An error's traceback knows its frames and their callers: a name for the error in one of
         # them would make a cycle, which keeps their tensors until Python looks for cycles.

@@ -1,9 +1,9 @@
 """Messages between the caller and a worker: one socket pair each, one system call per message.
 
-A message is a header and a body. The header is also known to csrc/torch/step_port.h, which answers
-captured steps natively. Bodies are pickled by the one and unpickled by the other of two processes
-of the same program; the sockets have no name that anybody else could connect to. A body that is too
-large for a socket travels in memory of its own, whose descriptor is sent.
+A message is a header and a body. Bodies are pickled by the one and unpickled by the other of two
+processes of the same program; the sockets have no name that anybody else could connect to. A body
+that is too large for a socket travels in memory of its own, whose descriptor is sent. Captured
+steps go another way, through memory that all share: csrc/torch/step_exchange.h.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_ON_THEIR_WAY = 64
 
 
 class Kind(IntEnum):
-    """What a message is. The first ones are known to csrc/torch/step_port.h, too."""
+    """What a message is. Some are known to csrc/torch/step_exchange.h, too."""
 
     CLOSED = 0  # the other end is gone
     STEP = 1
@@ -42,6 +42,7 @@ class Kind(IntEnum):
     RETURNED = 6
     ERROR = 7
     STOP = 8
+    FILE = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +97,22 @@ class Channel:
         finally:
             os.close(memory)
 
-    def send_step(self, message: bytes) -> None:
-        """Send what ``step_message`` has put together.
+    def send_file(self, descriptor: int) -> None:
+        """Send a file, which the other end takes with ``receive_file``.
 
         Raises:
             OSError: the other end is gone.
         """
-        self._end.send(message, socket.MSG_NOSIGNAL)
+        header = HEADER.pack(Kind.FILE, self._rank, -1, time.monotonic_ns())
+        socket.send_fds(self._end, [header], [descriptor])
 
-    def announce(self, kind: Kind) -> None:
-        """Send a header alone, for the end that receives steps or their results by size."""
-        self._end.send(HEADER.pack(kind, self._rank, -1, time.monotonic_ns()), socket.MSG_NOSIGNAL)
-
-    def receive_into(self, buffer: memoryview) -> int:
-        """Receive a header and a body of known size; returns how many bytes came.
-
-        Fewer than the buffer has: an announcement, or 0 where the other end is gone.
-        """
+    def receive_file(self) -> int:
+        """Wait for a file and return its descriptor, the caller's to close; -1: the end is gone."""
         try:
-            return self._end.recv_into(buffer)
+            data, extra, _, _ = self._end.recvmsg(HEADER.size, _SPACE_FOR_ONE)
         except ConnectionResetError:
-            return self._end.recv_into(buffer)
+            return -1
+        return int(_DESCRIPTOR.unpack(extra[0][2])[0]) if data and extra else -1
 
     def receive(self, *, blocking: bool = True) -> Message | None:
         """Take the next message; where there is none, wait for one, or return None.
@@ -158,11 +154,6 @@ def _contents(descriptor: int, size: int) -> bytes:
             return memory[:]
     finally:
         os.close(descriptor)
-
-
-def step_message(step: int, body: bytes) -> bytes:
-    """One message for many channels: a step whose body fits into a socket."""
-    return HEADER.pack(Kind.STEP, 0, step, time.monotonic_ns()) + body
 
 
 def packed(value: Any) -> bytes:

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,8 +18,11 @@ from gapless.pipeline.completion_file import CompletionFile
 from gapless.pipeline.device_choice import choose_device
 from gapless.pipeline.pipeline import Pipeline
 from gapless.pipeline.step_error import StepError
-from gapless.pipeline.step_marks import host_ranges, process_namer
+from gapless.pipeline.step_marks import host_ranges, process_namer, ranges_are_recorded
 from gapless.pipeline.worker_channel import Channel, Kind, Message, packed, unpacked
+
+if TYPE_CHECKING:
+    from gapless._C import StepExchange, StepPort
 
 Load = Callable[[int], Any]
 
@@ -76,7 +79,7 @@ def run_worker(rank: int, channel: Channel, load: Load, settings: WorkerSettings
         name = choose_device(settings.device.replace("{rank}", str(rank)))
         device = torch.empty(0, device=name).device  # with its index
         if isinstance(step, CapturedStep) and device.type == "gapless":
-            worker = _PortWorker(rank, channel, step, device, settings.depth)
+            worker = _PortWorker(rank, channel, step, device, settings)
         else:
             worker = _PipelineWorker(channel, step, device, settings.depth)
         # What is there now stays; the collector need not look at it between two steps.
@@ -85,7 +88,9 @@ def run_worker(rank: int, channel: Channel, load: Load, settings: WorkerSettings
         worker.run()
     except BaseException as error:
         step_number = worker.step if worker is not None else None
-        _send_error(channel, error, step_number, isinstance(worker, _PortWorker))
+        _send_error(channel, error, step_number)
+        if isinstance(worker, _PortWorker):
+            worker.report()
         return 1
     return 0
 
@@ -156,24 +161,20 @@ class _PortWorker:
     """A captured step: received, submitted and answered natively."""
 
     def __init__(
-        self, rank: int, channel: Channel, step: CapturedStep, device: torch.device, depth: int
+        self,
+        rank: int,
+        channel: Channel,
+        step: CapturedStep,
+        device: torch.device,
+        settings: WorkerSettings,
     ) -> None:
-        from gapless._C import StepPort
-
+        self._rank = rank
         self._channel = channel
         self._prepare = step.prepare
         self._device = device
-        self._slots = slots = step.capture(device, depth)
-        for layout, what in ((slots.input_layout, "inputs"), (slots.result_layout, "results")):
-            if layout.size > channel.inline_bytes:
-                raise ValueError(
-                    f"the {what} of a captured step are {layout.size} bytes, and at depth {depth} "
-                    f"messages carry {channel.inline_bytes}; return a function instead of a "
-                    "CapturedStep"
-                )
-        self._port = StepPort(channel.fileno(), rank, device.index)
-        for graph, sent, returned in zip(slots.graphs, slots.inputs, slots.results, strict=True):
-            self._port.add_slot(graph, sent, returned)
+        self._settings = settings
+        self._slots = step.capture(device, settings.depth)
+        self._exchange: StepExchange | None = None
         self._submitted = 0
         self.step: int | None = None
 
@@ -181,29 +182,63 @@ class _PortWorker:
         slots, prepare = self._slots, self._prepare
         views = [slots.input_layout.views(buffer) for buffer in slots.inputs]
         self._channel.send(Kind.READY, body=packed((slots.input_layout, slots.result_layout)))
-        receive, submit, step_kind = self._port.receive, self._port.submit, int(Kind.STEP)
-        host_range = host_ranges()
+        port = self._open_port()
+        if port is None:
+            return
         while True:
-            with host_range("receive", self._submitted):
-                kind = receive()
-            if kind == step_kind:
-                if prepare is not None:
-                    self.step = self._submitted
-                    with host_range("prepare", self._submitted):
-                        prepare(*views[self._submitted % len(views)])
-                    self.step = None
-                with host_range("submit", self._submitted):
-                    submit()
-                self._submitted += 1
+            try:
+                if ranges_are_recorded():
+                    kind = self._run_marked(port, views)
+                else:
+                    kind = port.run(prepare, views)
+            except BaseException:
+                self.step = port.received if port.received >= 0 else None
+                raise
+            if kind == Kind.STEP:
                 continue
             torch.accelerator.synchronize(self._device)
-            # The port has taken the announcement only.
-            message = None if kind == Kind.CLOSED else self._channel.receive()
+            message = self._channel.receive()
             if message is None or message.kind != Kind.CALL:
                 return
-            body = _called(message.body)
-            self._channel.announce(Kind.RETURNED)
-            self._channel.send(Kind.RETURNED, body=body)
+            self._channel.send(Kind.RETURNED, body=_called(message.body))
+
+    def _run_marked(self, port: StepPort, views: list[tuple[torch.Tensor, ...]]) -> int:
+        """What ``StepPort.run`` does, with marks on what the host does; returns after each step."""
+        host_range = host_ranges()
+        with host_range("receive", self._submitted):
+            kind = port.receive()
+        if kind == Kind.STEP:
+            if self._prepare is not None:
+                with host_range("prepare", self._submitted):
+                    self._prepare(*views[self._submitted % len(views)])
+            with host_range("submit", self._submitted):
+                port.submit()
+            self._submitted += 1
+        return kind
+
+    def report(self) -> None:
+        """End the caller's wait for results: there is a message in the socket."""
+        if self._exchange is not None:
+            self._exchange.report()
+
+    def _open_port(self) -> StepPort | None:
+        from gapless._C import StepExchange, StepPort
+
+        file = self._channel.receive_file()
+        if file < 0:
+            return None
+        slots, settings = self._slots, self._settings
+        try:
+            self._exchange = StepExchange(
+                file, settings.world_size, settings.depth, slots.input_layout.size,
+                slots.result_layout.size,
+            )  # fmt: skip
+        finally:
+            os.close(file)
+        port = StepPort(self._exchange, self._rank, self._device.index)
+        for graph, sent, returned in zip(slots.graphs, slots.inputs, slots.results, strict=True):
+            port.add_slot(graph, sent, returned)
+        return port
 
 
 def _called(body: bytes) -> bytes:
@@ -211,9 +246,7 @@ def _called(body: bytes) -> bytes:
     return packed(function(*arguments))
 
 
-def _send_error(
-    channel: Channel, error: BaseException, step: int | None, is_announced: bool
-) -> None:
+def _send_error(channel: Channel, error: BaseException, step: int | None) -> None:
     cause = error
     if isinstance(error, StepError) and error.__cause__ is not None:
         cause = error.__cause__
@@ -227,8 +260,6 @@ def _send_error(
         whole = b""
     told = "".join(traceback.format_exception(cause))
     try:
-        if is_announced:
-            channel.announce(Kind.ERROR)
         channel.send(Kind.ERROR, -1 if step is None else step, packed(Failure(text, told, whole)))
     except OSError:  # nobody is there to be told
         sys.stderr.write(told)

@@ -6,10 +6,11 @@ belongs to no step keeps the device busy all the same.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from gapless.profile.causes import find_causes
+from gapless.profile.causes import Share, share_gaps
 from gapless.profile.intervals import Intervals, Ints, holes
 from gapless.profile.steps import Steps, StepStats, find_steps, percentile, step_stats
 from gapless.profile.timeline import Timeline
@@ -20,21 +21,30 @@ class Gap:
     """What lies between two steps that follow each other.
 
     ``idle_ns`` is the idle time; 0 where the steps overlap, touch, or other work fills the time
-    between them. ``stretches`` are the idle intervals (start, end); ``cause`` is what the host did
-    for ``cause_ns`` of them, longer than anything else, and empty where nothing idled.
+    between them. ``stretches`` are the idle intervals (start, end); ``shares`` divides them among
+    what the host did meanwhile, the longest first, and add up to ``idle_ns``.
     """
 
     before_step: int
     after_step: int
     idle_ns: int
     stretches: tuple[tuple[int, int], ...]
-    cause: str
-    cause_ns: int
+    shares: tuple[Share, ...]
+
+    @property
+    def cause(self) -> str:
+        """The main cause: what the host did for longer than anything else; empty without idle."""
+        return self.shares[0].name if self.shares else ""
+
+    @property
+    def cause_ns(self) -> int:
+        """For how much of the idle time it did that."""
+        return self.shares[0].idle_ns if self.shares else 0
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of idle time: how much of it the gaps that it is blamed for add up to."""
+    """A cause of idle time: in how many gaps it has a share, and what its shares add up to."""
 
     name: str
     gaps: int
@@ -90,7 +100,7 @@ def find_gaps(timeline: Timeline, steps: Steps) -> tuple[Gap, ...]:
     """One gap for each pair of steps that follow each other, in their order."""
     count = len(steps.number) - 1
     idle, gap_of = _idle_stretches(steps)
-    causes = find_causes(timeline, idle, gap_of, count)
+    shares = share_gaps(timeline, idle, gap_of, count)
     stretches: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for gap, start, end in zip(
         gap_of.tolist(), idle.start.tolist(), idle.end.tolist(), strict=True
@@ -102,16 +112,10 @@ def find_gaps(timeline: Timeline, steps: Steps) -> tuple[Gap, ...]:
             after_step=after,
             idle_ns=sum(end - start for start, end in mine),
             stretches=tuple(mine),
-            cause=cause if mine else "",
-            cause_ns=shared,
+            shares=causes,
         )
-        for before, after, mine, cause, shared in zip(
-            steps.number[:-1].tolist(),
-            steps.number[1:].tolist(),
-            stretches,
-            causes.name,
-            causes.shared_ns.tolist(),
-            strict=True,
+        for before, after, mine, causes in zip(
+            steps.number[:-1].tolist(), steps.number[1:].tolist(), stretches, shares, strict=True
         )
     )
 
@@ -119,12 +123,11 @@ def find_gaps(timeline: Timeline, steps: Steps) -> tuple[Gap, ...]:
 def gap_stats(gaps: tuple[Gap, ...]) -> GapStats:
     """Sum up gaps, of which there is at least one; the costliest cause comes first."""
     idle_us = np.array([gap.idle_ns for gap in gaps]) / 1e3
-    blamed_us: dict[str, float] = {}
+    share_ns: dict[str, int] = {}
     times: dict[str, int] = {}
-    for gap in gaps:
-        if gap.idle_ns:
-            blamed_us[gap.cause] = blamed_us.get(gap.cause, 0.0) + gap.idle_ns / 1e3
-            times[gap.cause] = times.get(gap.cause, 0) + 1
+    for share in chain.from_iterable(gap.shares for gap in gaps):
+        share_ns[share.name] = share_ns.get(share.name, 0) + share.idle_ns
+        times[share.name] = times.get(share.name, 0) + 1
     total_us = float(idle_us.sum())
     return GapStats(
         gaps=len(gaps),
@@ -133,8 +136,8 @@ def gap_stats(gaps: tuple[Gap, ...]) -> GapStats:
         max_us=float(idle_us.max()),
         total_us=total_us,
         causes=tuple(
-            Cause(name, times[name], us, 100.0 * us / total_us)
-            for name, us in sorted(blamed_us.items(), key=lambda item: -item[1])
+            Cause(name, times[name], ns / 1e3, ns / 10.0 / total_us)
+            for name, ns in sorted(share_ns.items(), key=lambda item: -item[1])
         ),
     )
 

@@ -159,7 +159,9 @@ def _causes(summary: Summary) -> str:
         for cause in run.lost
     ]
     heads = ("process", "device", "run", "cause", "gaps", "idle us", "share %", "lost per second")
-    return _table("The host range that covers most of a gap is its cause.", heads, rows, 4)
+    return _table(
+        "Each gap is shared among the host ranges that cover parts of it.", heads, rows, 4
+    )
 
 
 def _longest(gaps: Sequence[tuple[ProcessRecording, Gap]], origin_ns: int) -> str:
@@ -177,10 +179,10 @@ def _longest(gaps: Sequence[tuple[ProcessRecording, Gap]], origin_ns: int) -> st
                 html.escape(gap.cause),
                 f"{gap.before_step} to {gap.after_step}",
                 f"{gap.idle_ns / 1e3:.1f}",
-                f"{gap.cause_ns / 1e3:.1f}",
+                html.escape(", ".join(f"{s.name} {s.idle_ns / 1e3:.1f}" for s in gap.shares)),
             ]
         )
-    heads = ("", "process", "cause", "steps", "idle us", "of it the cause us")
+    heads = ("", "process", "cause", "steps", "idle us", "shares us")
     return _table(f"{len(idle)} of {len(gaps)} pairs of steps have a gap.", heads, rows, 3)
 
 

@@ -92,6 +92,17 @@ _local = threading.local()
 _control = threading.Lock()
 
 
+def append(name: str, step: int, start_ns: int, end_ns: int) -> None:
+    """Keep a range of the calling thread that has ended; ``_Marked`` and ``Phases`` do."""
+    try:
+        writer = _local.writer
+    except AttributeError:
+        writer = _Writer()
+    number = writer.appended
+    writer.append((writer.number, number, name, step, start_ns, end_ns))
+    writer.appended = number + 1
+
+
 class _Marked:
     __slots__ = ("name", "start_ns", "step")
 
@@ -109,14 +120,7 @@ class _Marked:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        end_ns = monotonic_ns()
-        try:
-            writer = _local.writer
-        except AttributeError:
-            writer = _Writer()
-        number = writer.appended
-        writer.append((writer.number, number, self.name, self.step, self.start_ns, end_ns))
-        writer.appended = number + 1
+        append(self.name, self.step, self.start_ns, monotonic_ns())
 
 
 class _Unmarked:

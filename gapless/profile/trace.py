@@ -230,7 +230,7 @@ class _ProcessTrace:
                 "before step": gap.before_step,
                 "after step": gap.after_step,
                 "idle_ns": gap.idle_ns,
-                "cause_ns": gap.cause_ns,
+                **{f"{share.name}, ns": share.idle_ns for share in gap.shares},
             }
             for start_ns, end_ns in gap.stretches:
                 self._file.begin(track, start_ns, f"idle: {gap.cause}", "idle", notes)

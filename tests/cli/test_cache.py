@@ -51,6 +51,18 @@ def test_entries_are_listed(filled):
     assert [each["name"] for each in listed] == ["cccc33", "aabb22", "aaaa11"]
 
 
+def test_a_list_for_a_pipe_has_a_line_for_each_entry(root):
+    operands = ", ".join(f"float32[{n}, 4096]" for n in range(40))
+    source = {"key": "dddd", "operands": operands}
+    obtain("d" * 32, source, lambda folder: (folder / "f").touch(), print, root / "programs")
+    heads, entry, _ = run("list").splitlines()
+    assert heads.split() == ["kind", "name", "MB", "used", "from"]
+    assert entry.startswith("program  " + "d" * 32)
+    assert "float32[0, 4096], float32[1" in entry
+    assert len(entry) <= 100
+    assert json.loads(run("list", "--json"))[0]["source"]["operands"] == operands
+
+
 def test_a_broken_entry_is_found(filled):
     assert run("verify").endswith("4 entries, 0 broken\n")
     (filled / "programs" / "aabb22" / "file.bin").write_bytes(b"y" * 2_000_000)

@@ -90,6 +90,10 @@ def test_a_program_is_found_again_captured_and_rebuilt(monkeypatch, capsys):
     with (entry / "program.so").open("r+b") as file:
         file.seek(1000)
         file.write(b"broken")
+    torch._dynamo.reset()
+    with pytest.raises(ProgramMissing, match=r"is broken \(the checksum of program.so is wrong\)"):
+        check(compiled())
+    torch._dynamo.reset()
     monkeypatch.setenv("GAPLESS_COMPILE", "wait")
     check(compiled())
     assert statistics().compiled == 2

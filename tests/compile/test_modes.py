@@ -53,6 +53,15 @@ def test_a_program_is_made_in_the_background(held, monkeypatch, capfd):
     assert "compiled program" in told
 
 
+def test_what_cannot_be_sent_to_the_compiler_is_waited_for_and_counted(monkeypatch):
+    monkeypatch.setattr("gapless.compile.static_programs.pickled_request", lambda *_: None)
+    function = compiled(mode="background")
+    with pytest.warns(UserWarning, match="cannot be sent to another process, and is compiled"):
+        assert function(torch.arange(4.0, device="gapless")).tolist() == [1, 3, 5, 7]
+    assert statistics().waited == 1
+    assert statistics().launches == 1
+
+
 def test_what_goes_wrong_in_the_background_is_raised_once_and_tried_again(held, monkeypatch):
     held.failure = OSError("no compiler")
     function = compiled(mode="background")

@@ -97,6 +97,34 @@ def test_no_workers_are_refused(monkeypatch, name):
     assert "Invalid value for '--world-size'" in _refused(monkeypatch, name, "--world-size", "0")
 
 
+@pytest.mark.parametrize("name", [name.removesuffix(".py") for name in RUNS])
+def test_two_modes_by_name_are_refused(monkeypatch, name):
+    said = _refused(monkeypatch, name, "--double-buffer", "--sequential")
+    assert "give one of them, or neither for both modes side by side" in said
+
+
+@pytest.mark.parametrize("name", [name.removesuffix(".py") for name in RUNS])
+def test_a_driver_of_another_device_is_refused(monkeypatch, name):
+    said = _refused(monkeypatch, name, "--device", "cpu", "--driver", "sim")
+    assert "the device cpu has no driver to choose; leave --driver out" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--device", "nonsense"), "there is no device 'nonsense', only cpu and gapless"),
+        (("--driver", "nonsense"), "nonsense"),
+    ],
+)
+def test_a_device_that_is_not_there_is_a_usage_error(arguments, says):
+    """In a process of its own, since a driver is chosen once."""
+    process = _start("async_llm.py", *SMALL, *arguments)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    assert says in " ".join(err.replace("│", " ").split())
+    assert "Traceback" not in err
+
+
 def test_a_port_in_use_is_refused():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

@@ -49,6 +49,22 @@ def preparing(rank):
     return CapturedStep(lambda x: x * 2, [torch.zeros(2)], prepare=lambda x: x.add_(rank))
 
 
+def captured_large(rank):
+    return CapturedStep(lambda x: x + rank, [torch.zeros(300_000)])
+
+
+def captured_differently(rank):
+    return CapturedStep(lambda x: x * 2, [torch.zeros(2 + rank)])
+
+
+def dying_prepare(rank):
+    def prepare(x):
+        if rank == 1 and x[0] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return CapturedStep(lambda x: x + 1, [torch.zeros(2)], prepare=prepare)
+
+
 def echo(rank):
     return lambda x: x
 

@@ -1,6 +1,7 @@
 """Worker processes: the results are those of the same steps in one process, one by one."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -87,6 +88,29 @@ def test_what_does_not_fit_into_a_socket_arrives(parent):
         for results in executor.map([{"large": large + n} for n in range(3)]):
             last = results
     assert all(torch.equal(each["large"], large + 2) for each in last)
+
+
+def test_inputs_of_a_captured_step_may_be_large(parent):
+    large = torch.arange(300_000.0)
+    with AsyncExecutor(2, loads.captured_large, parent=parent) as executor:
+        for number, results in enumerate(executor.map(large * n for n in range(5))):
+            assert all(torch.equal(results[rank], large * number + rank) for rank in range(2))
+
+
+def test_inputs_of_a_captured_step_need_not_be_contiguous(parent):
+    with AsyncExecutor(1, loads.preparing, parent=parent) as executor:
+        executor.broadcast(torch.arange(4.0)[::2])
+        executor.broadcast([torch.ones(2, requires_grad=True)])
+        assert executor.collect()[0].tolist() == [0.0, 4.0]
+        assert executor.collect()[0].tolist() == [2.0, 2.0]
+
+
+def test_results_say_when_they_were_sent(parent):
+    with AsyncExecutor(2, loads.counting, parent=parent) as executor:
+        assert executor.sent_ns == [0, 0]
+        before_ns = time.monotonic_ns()
+        for _ in executor.map([()] * 3):
+            assert all(before_ns < sent <= time.monotonic_ns() for sent in executor.sent_ns)
 
 
 def test_calls_run_between_steps(parent):

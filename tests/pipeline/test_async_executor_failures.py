@@ -103,6 +103,16 @@ def test_a_step_that_kills_its_process(parent):
     assert "worker 1 was killed by SIGKILL" in str(error)
 
 
+def test_a_captured_step_whose_process_is_killed(parent):
+    error = _error_of(parent, loads.dying_prepare)
+    assert (error.rank, error.exit_code) == (1, -signal.SIGKILL)
+
+
+def test_captured_steps_of_one_executor_are_alike(parent):
+    with pytest.raises(ValueError, match=r"load\(1\) returned a step of other inputs or results"):
+        AsyncExecutor(2, loads.captured_differently, parent=parent)
+
+
 def test_a_step_that_leaves(parent):
     error = _error_of(parent, loads.leaving_step, device="cpu")
     assert (error.rank, error.exit_code) == (1, 0)

@@ -1,5 +1,7 @@
 """What the host does for each step is on the timeline, and the device's work has its step."""
 
+from time import monotonic_ns
+
 import numpy as np
 import pytest
 import torch
@@ -46,8 +48,8 @@ def test_the_hosts_ranges_tell_what_it_did_for_which_step(tmp_path, depth):
     columns = ranges.columns[np.argsort(ranges.columns[:, 3], kind="stable")]
     found = [(ranges.names[name], step) for _, step, name, _, _ in columns.tolist()]
     assert found == expected_ranges(depth)
-    # One after the other: nothing that the loop does is counted twice.
-    assert (columns[1:, 3] >= columns[:-1, 4]).all()
+    # One begins when the other ends: nothing that the loop does is counted twice, or not at all.
+    assert (columns[1:, 3] == columns[:-1, 4]).all()
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -71,7 +73,20 @@ def test_gaps_are_named_by_what_the_host_did(tmp_path):
     assert report.steps.steps == STEPS
     assert len(report.gaps) == STEPS - 1
     assert all(gap.idle_ns > 0 for gap in report.gaps)
-    assert {gap.cause for gap in report.gaps} <= NAMES | {"unmarked"}
+    assert {name for gap in report.gaps for name, _ in gap.shares} <= NAMES
+
+
+def test_a_loop_by_hand_marks_nothing_of_its_caller(tmp_path):
+    with record(tmp_path, trace=False) as recording, Pipeline(
+        lambda x: x + 1, 2, device="gapless"
+    ) as pipeline:  # fmt: skip
+        pipeline.submit(torch.ones(3))
+        between_ns = monotonic_ns()
+        pipeline.result()
+    ranges = recording.timeline.ranges
+    found = [(ranges.names[row[2]], row[3] < between_ns) for row in ranges.columns.tolist()]
+    assert found == [("prepare", True), ("submit", True), ("wait", False)]
+    assert ranges.columns[1, 4] <= between_ns
 
 
 def test_a_recording_that_begins_later_sees_the_steps(tmp_path):

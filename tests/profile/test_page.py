@@ -17,7 +17,7 @@ from gapless.profile.summary import summarise
 from .handmade import timeline
 
 WORK = [(0, 0, 1000, 2000), (0, 1, 4000, 5000), (1, -1, 1500, 1800)]
-HOST = [(0, "</script><b>", 2000, 4000), (0, "inner", 2500, 3000), (0, "inner", 3000, 3500)]
+HOST = [(0, "</script><b>", 2000, 4000), (0, "inner", 2500, 3000), (0, "inner", 3000, 3600)]
 
 
 def recordings(*timelines):
@@ -99,7 +99,7 @@ def test_the_timeline_s_data(tmp_path):
     outer, inner = tracks["thread 0"]["rows"]  # nested ranges lie a row below
     assert unpacked(outer["start"], "f8") == [1500]
     assert unpacked(inner["start"], "f8") == [2000, 2500]
-    assert unpacked(inner["length"], "f4") == [500, 500]
+    assert unpacked(inner["length"], "f4") == [500, 600]
     [idle] = tracks["device 0: idle between steps"]["rows"]
     assert (unpacked(idle["start"], "f8"), unpacked(idle["length"], "f4")) == ([1500], [2000])
     [cause] = unpacked(idle["name"], "u2")

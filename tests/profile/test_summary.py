@@ -52,10 +52,12 @@ def test_what_idle_costs_per_second():
     run = one_run(timeline(WORK, HOST), tokens_per_step=8)
     assert run.steps_per_s == pytest.approx(3 / 60e-6)
     assert run.tokens_per_s == pytest.approx(8 * 3 / 60e-6)
-    [cause] = run.lost
-    assert (cause.name, cause.gaps, cause.total_us, cause.share_percent) == ("process", 1, 15, 100)
-    # Without its 15 us the three steps would take 45 us.
-    assert cause.steps_per_s == pytest.approx(3 / 45e-6 - 3 / 60e-6)
+    cause, other = run.lost
+    assert (cause.name, cause.gaps, cause.total_us) == ("process", 1, 11)
+    assert (other.name, other.gaps, other.total_us) == ("schedule", 1, 4)
+    assert cause.share_percent == pytest.approx(100 * 11 / 15)
+    # Without its 11 us the three steps would take 49 us.
+    assert cause.steps_per_s == pytest.approx(3 / 49e-6 - 3 / 60e-6)
     assert cause.tokens_per_s == pytest.approx(8 * cause.steps_per_s)
 
 
@@ -126,7 +128,8 @@ def test_two_side_by_side():
     assert figures["tokens per second"].change_percent is None
     assert [(cause.name, cause.first, cause.second) for cause in pair.causes] == [
         ("unmarked", 0.0, 6.25),
-        ("process", 5.0, 0.0),
+        ("process", pytest.approx(11 / 3), 0.0),
+        ("schedule", pytest.approx(4 / 3), 0.0),
     ]
     assert pair.notes == ("3 steps against 4: compare what is per step or per second, not totals",)
     assert comparison.notes == (

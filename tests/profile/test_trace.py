@@ -119,7 +119,8 @@ def test_shows_host_gaps_streams_and_queue(tmp_path):
     notes = parsed.on("stream 0")[0]["notes"]
     assert notes == {"work": 1, "kind": "op", "step": 0, "queued_ns": 10}
     gap = parsed.on("idle between steps")[0]["notes"]
-    assert gap == {"before step": 0, "after step": 1, "idle_ns": 100, "cause_ns": 100}
+    assert gap == {"before step": 0, "after step": 1, "idle_ns": 100,
+                   "process, ns": 35, "serve, ns": 65}  # fmt: skip
     depth = [(event["ts"], event["value"]) for event in parsed.on("queue depth")]
     assert depth == [(90, 1), (140, 2), (180, 1), (200, 0), (290, 1), (400, 0)]
     assert sorted(starts.values()) == [90, 140, 170, 290]

@@ -155,7 +155,8 @@ void work_begin(int, int, const gapless_work* work) {
   set_executing(work->name);
   constexpr int32_t kEvent = 5;  // costs nothing and takes no launch
   const double launch_us = work->kind == kEvent ? 0 : g_model.launch_us;
-  t_clock.begin(*work, static_cast<int64_t>(launch_us * 1e3), g_model.work_ns(*work));
+  t_clock.begin(*work, static_cast<int64_t>(launch_us * 1e3), g_model.work_ns(*work),
+                g_model.exact_numerics);
 }
 
 void work_end(int, int, gapless_work_times* out) {

@@ -31,11 +31,12 @@ void sleep_until(int64_t deadline_ns) {
 
 int64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-void StreamClock::begin(const gapless_work& work, int64_t launch_ns, int64_t cost_ns) {
+void StreamClock::begin(const gapless_work& work, int64_t launch_ns, int64_t cost_ns,
+                        bool computes) {
   start_ns_ = std::max({free_at_ns_, work.ready_ns, work.submitted_ns + launch_ns});
   cost_ns_ = cost_ns;
-  computes_ = work.operators > 0;
-  cpu_start_ns_ = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  computes_ = computes && work.operators > 0;
+  if (computes_) cpu_start_ns_ = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 gapless_work_times StreamClock::end() {

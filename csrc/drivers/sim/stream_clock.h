@@ -11,8 +11,9 @@ int64_t now_ns();
 
 class StreamClock {
  public:
-  // The earliest start of the work, with the model's time for it.
-  void begin(const gapless_work& work, int64_t launch_ns, int64_t cost_ns);
+  // The earliest start of the work, with the model's time for it. `computes`: its operators are
+  // executed.
+  void begin(const gapless_work& work, int64_t launch_ns, int64_t cost_ns, bool computes);
   // More time for the work under way: a copy.
   void charge(int64_t ns) { cost_ns_ += ns; }
   // Blocks until the work's virtual end. Time that the host computed beyond the model is charged;
