@@ -48,7 +48,7 @@ help: ## Show this list
 
 env: $(INSTALLED) ## Make .venv and build and install gapless in it
 
-demo: $(INSTALLED) ## Run a model both ways and show the idle gaps (DEMO_ARGS=...)
+demo: $(INSTALLED) ## Serve a model both ways and show the idle gaps (DEMO_ARGS=...)
 	gapless demo $(DEMO_ARGS)
 
 test: lint types format-check pytest ## Everything that must pass: lint, types, format, tests

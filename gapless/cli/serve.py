@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -54,6 +55,7 @@ CONTEXT = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
+_VERY_LAST = -1000  # after the device has told what it has to tell
 # Set before vLLM is imported, which reads them then.
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -120,9 +122,17 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
 def quieten() -> None:
     """Leave out what libraries say about themselves."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")
-    # The first to be registered is the last to be called: what is left are destructors, and one of
-    # a library that vLLM imports lists what it did not destroy.
-    atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    # What follows the last of a process's own calls are destructors, and one of a library that vLLM
+    # imports lists what it did not destroy. The first to be registered is the last to be called.
+    atexit.register(_silence)
+    multiprocessing.util.register_after_fork(
+        _silence,
+        lambda call: multiprocessing.util.Finalize(None, call, exitpriority=_VERY_LAST),
+    )
+
+
+def _silence() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno())
 
 
 def require_room(options: ServerOptions) -> None:
