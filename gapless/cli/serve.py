@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import multiprocessing
 import multiprocessing.util
 import os
-import signal
-import sys
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -55,6 +52,7 @@ CONTEXT = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
+_STANDARD_ERROR = 2
 _VERY_LAST = -1000  # after the device has told what it has to tell
 # Set before vLLM is imported, which reads them then.
 _ENVIRONMENT = {
@@ -73,9 +71,10 @@ def serve(context: typer.Context) -> None:
         return
     start_s = time.monotonic()
     options = prepare(arguments)
-    if options is None:
-        return
-    run(options, start_s)
+    if options is not None:
+        from gapless.cli.serve_run import run
+
+        run(options, start_s)
 
 
 def prepare(arguments: list[str]) -> ServerOptions | None:
@@ -86,6 +85,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         ModelError: no model was named and there is none in the cache.
     """
     from gapless.cli import serve_checks
+    from gapless.cli.serve_run import say
 
     serve_checks.require_serving()
     serve_checks.require_device(arguments)
@@ -132,7 +132,7 @@ def quieten() -> None:
 
 
 def _silence() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_ERROR)
 
 
 def require_room(options: ServerOptions) -> None:
@@ -144,97 +144,3 @@ def require_room(options: ServerOptions) -> None:
     if options.arguments.quantization is None:
         free_bytes = torch.accelerator.get_memory_info(0)[0]
         serve_checks.require_room(options.model, options.dtype.dtype.itemsize, free_bytes)
-
-
-def run(options: ServerOptions, start_s: float) -> None:
-    """Serve until a signal comes.
-
-    Raises:
-        GaplessError: the engine did not start.
-    """
-    import uvloop
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-
-    from gapless.cli.serve_failure import FailureReport, explained
-
-    arguments = options.arguments
-    say(f"starting {options.name} in {options.dtype.name} ({options.dtype.why})")
-    report = FailureReport()
-    report.install()
-    is_simple = not (arguments.headless or arguments.grpc) and arguments.data_parallel_size == 1
-    try:
-        if is_simple and arguments.api_server_count in (None, 1):
-            arguments.api_server_count = None
-            uvloop.run(_serve(options, start_s))
-        else:
-            ServeSubcommand.cmd(arguments)
-    except Exception as error:
-        reason = report.read() or explained(error)
-        if reason is None:
-            raise
-        raise reason from error
-    say("stopped")
-
-
-async def _serve(options: ServerOptions, start_s: float) -> None:
-    """What vLLM's ``run_server`` does, with signals that are not lost while the engine starts."""
-    from vllm.entrypoints.launchers.api_server.entry import run_server_worker
-    from vllm.entrypoints.launchers.launcher import setup_server
-
-    # vLLM replaces them once it accepts connections.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _give_up)
-    address, listening = setup_server(options.arguments, reuse_port=False)
-    told = asyncio.create_task(_tell_when_ready(options, start_s))
-    try:
-        await run_server_worker(address, listening, options.arguments)
-    finally:
-        told.cancel()
-
-
-def _give_up(number: int, _: object) -> None:
-    """End at once, with the engine, which has answered nobody yet.
-
-    An exception would get lost: who waits for the engine takes some for its own.
-    """
-    for engine in multiprocessing.active_children():
-        engine.kill()
-        engine.join()
-    say("stopped before it was ready")
-    os._exit(128 + number)
-
-
-async def _tell_when_ready(options: ServerOptions, start_s: float) -> None:
-    """Say where to reach the server once it accepts connections."""
-    arguments = options.arguments
-    while True:
-        await asyncio.sleep(0.05)
-        try:
-            if arguments.uds:
-                _, writer = await asyncio.open_unix_connection(arguments.uds)
-            else:
-                _, writer = await asyncio.open_connection(
-                    _reachable(arguments.host), arguments.port
-                )
-        except OSError:
-            continue
-        writer.close()
-        break
-    scheme = "https" if arguments.ssl_certfile else "http"
-    address = arguments.uds or f"{scheme}://{_in_url(arguments.host)}:{arguments.port}/v1"
-    say(f"serving {options.name} on {address}, ready after {time.monotonic() - start_s:.1f} s")
-
-
-def _reachable(host: str | None) -> str:
-    return {None: "127.0.0.1", "": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-        host, host or ""
-    )
-
-
-def _in_url(host: str | None) -> str:
-    return f"[{host}]" if host and ":" in host else host or "0.0.0.0"
-
-
-def say(text: str) -> None:
-    """One line on standard error."""
-    print(f"gapless: {text}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 from gapless.profile import record
 from gapless.serving import shims
 from gapless.serving.cache_memory import cache_bytes
+from gapless.serving.parent_watch import end_with_parent
 
 if TYPE_CHECKING:
     from gapless.serving.model_runner import GaplessModelRunner
@@ -27,6 +28,7 @@ class GaplessWorker(Worker):
     """One process's share of the model, on one device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        end_with_parent()
         shims.install()
         super().__init__(*args, **kwargs)
         self._recording: ExitStack | None = None

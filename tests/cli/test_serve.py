@@ -247,6 +247,23 @@ def test_ctrl_c_while_it_starts_ends_it_with_its_engine(folder):
 
 @needs_vllm
 @pytest.mark.timeout(START_S + STOP_S)
+def test_killed_it_takes_its_engine_along(folder):
+    server = Server(folder)
+    try:
+        server.wait_for("serving")
+        assert len(server.members()) >= 2
+        server.process.kill()
+        server.process.wait()
+        end_s = time.monotonic() + STOP_S
+        while server.members():
+            assert time.monotonic() < end_s, server.members()
+            time.sleep(0.1)
+    finally:
+        server.kill()
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
 def test_what_the_engine_refuses_is_one_line(folder):
     process = subprocess.run(
         [
