@@ -27,7 +27,7 @@ class GaplessPunicaWrapper(PunicaWrapperCPU):
         weights = weights.squeeze(1) if weights.dim() == 4 else weights
         chosen = self._token_lora_indices[: x.shape[0]].unsqueeze(1)
         x = x.to(weights.dtype)
-        total = (x * (chosen == 0)) @ weights[0].t()
+        total: torch.Tensor = (x * (chosen == 0)) @ weights[0].t()
         for adapter in range(1, weights.shape[0]):
             total += (x * (chosen == adapter)) @ weights[adapter].t()
         return total
