@@ -10,6 +10,7 @@ load of the machine is stated, and every repeat is shown.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class Participant:
 def main() -> None:
     """Measure, print, and write JSON where ``--json FILE`` asks for it."""
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     load_before = load()
     console = Console(stderr=True, highlight=False)
     say: Callable[[str], None] = console.print
@@ -142,7 +144,7 @@ def start(
     }
     log = Path(folder) / f"{configuration.name}.log"
     engine = Engine(configuration, common, {**os.environ, **_QUIET}, log)
-    ready = engine.ready
+    ready = engine.wait_until_ready()
     say(f"{configuration.name}: ready, imported in {ready['import_s']:.0f} s, engine in "
         f"{ready['engine_s']:.0f} s")  # fmt: skip
     assert ready["dtype"] == dtype, (ready, dtype)

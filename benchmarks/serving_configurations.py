@@ -1,12 +1,16 @@
 """Who takes part in the benchmark of serving, and how each one's process is started."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_END_S = 30
 _ENGINE = Path(__file__).with_name("serving_engine.py")
 
 
@@ -92,8 +96,21 @@ class Engine:
             stderr=self._log,
             text=True,
             env={**base, **configuration.environment},
+            start_new_session=True,
         )
-        self.ready = self._answer()
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """What it says of its start; where this does not return, it is ended.
+
+        Raises:
+            RuntimeError: it ended by itself.
+        """
+        try:
+            ready: dict[str, Any] = self._answer()
+        except BaseException:
+            self._kill()
+            raise
+        return ready
 
     def run(self, load: dict[str, int]) -> dict[str, float]:
         """Run a load, and how it went."""
@@ -106,11 +123,15 @@ class Engine:
         """End the process; it has nothing to do any more."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        """End whatever is left of its session: upstream has processes of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._log.close()
 
     def _answer(self) -> Any:

