@@ -13,7 +13,8 @@ def outermost_first(start: Ints, end: Ints) -> Ints:
 
     Of two that start and end together the one recorded later, which closed later, is the outer.
     """
-    return np.lexsort((-np.arange(len(start)), -end, start))
+    order: Ints = np.lexsort((-np.arange(len(start)), -end, start))
+    return order
 
 
 def lanes(start: Ints, end: Ints) -> list[list[int]]:
