@@ -15,8 +15,15 @@ PROVIDER = "gapless"
 
 
 def fused_norms_wanted() -> bool:
-    """Whether RMS norms are one kernel (the default); GAPLESS_FUSED_NORMS=0 says no."""
-    return os.environ.get("GAPLESS_FUSED_NORMS", "1") != "0"
+    """Whether RMS norms are one kernel (the default); GAPLESS_FUSED_NORMS=0 says no.
+
+    Raises:
+        ValueError: the variable is neither 0 nor 1.
+    """
+    value = os.environ.get("GAPLESS_FUSED_NORMS") or "1"
+    if value not in ("0", "1"):
+        raise ValueError(f"GAPLESS_FUSED_NORMS={value}: it is 0 or 1")
+    return value == "1"
 
 
 def _same_dtype(

@@ -215,6 +215,9 @@ class GaplessPlatform(Platform):
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "gapless.serving.worker.GaplessWorker"
+        if vllm_config.shutdown_timeout == 0:
+            # Killed at once, an engine does not write what it recorded, nor end its requests.
+            vllm_config.shutdown_timeout = 5
         scheduler = vllm_config.scheduler_config
         if scheduler.scheduler_cls is None:
             from gapless.serving.scheduler import ASYNC_SCHEDULER, SYNC_SCHEDULER
