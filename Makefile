@@ -41,7 +41,7 @@ CONFORMANCE_ARGS ?=
 SECONDS_SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest conformance random soak sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest serving-tests conformance random soak sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 		$(wildcard tests/pipeline/test_pipeline*.py) $(PYTEST_ARGS)
 	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 $(PYTEST) tests/random \
 		tests/ecosystem/test_generators.py $(PYTEST_ARGS)
+
+serving-tests: $(INSTALLED) ## All tests of serving, in about 15 minutes; `make test` runs a part
+	$(PYTEST) tests/serving tests/cli/test_serve.py tests/cli/test_serve_demo.py -m '' $(PYTEST_ARGS)
 
 conformance: $(INSTALLED) ## Check every operator against the CPU (CONFORMANCE_ARGS='--only nn.*')
 	python -m tests.conformance $(CONFORMANCE_ARGS)

@@ -11,7 +11,7 @@ DECODERS = [name for name in models.ARCHITECTURES if name != "bert"]
 @pytest.mark.parametrize(
     "architecture",
     [
-        pytest.param(name, marks=() if name in ("gemma3", "qwen3-moe") else pytest.mark.thorough)
+        pytest.param(name, marks=() if name == "gemma3" else pytest.mark.thorough)
         for name in DECODERS
     ],
 )
@@ -36,6 +36,7 @@ def test_embeddings(gapless, upstream, model):
     assert facts["page"]["steps_pooling"] > 0
 
 
+@pytest.mark.thorough
 def test_lora(gapless, upstream, model, tmp_path):
     adapter = models.save_adapter(tmp_path / "adapter")
     work = workload.make(8, features=("greedy", "logprobs"), longest=40)
