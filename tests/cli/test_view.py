@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -180,12 +181,22 @@ def test_wrong_requests_are_one_line_and_code_2(view, tmp_path, arguments, says)
     assert re.match(f".*{says}", line)
 
 
+def first_data_byte(raw):
+    """Where the first member of an archive has its data, behind a header without a checksum."""
+    name_bytes, extra_bytes = struct.unpack_from("<HH", raw, 26)
+    return 30 + name_bytes + extra_bytes
+
+
+def flipped(raw, place):
+    return raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda raw: raw[:-30], "is not a whole timeline"),
         (lambda raw: b"", "is not a whole timeline"),
-        (lambda raw: raw[:300] + bytes([raw[300] ^ 1]) + raw[301:], "is not a whole timeline"),
+        (lambda raw: flipped(raw, first_data_byte(raw) + 4), "is not a whole timeline"),
     ],
 )
 def test_broken_files_are_one_line_and_code_1(view, tmp_path, damage, says):

@@ -1,5 +1,7 @@
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from gapless.errors import UsageError
 from gapless.pipeline.decode_step import DecodeStep
@@ -76,7 +78,9 @@ def test_the_number_of_operators_per_layer_is_known():
         return audit.report().kernel_count
 
     per_layer = kernels(3) - kernels(2)
-    assert per_layer <= 36
+    # Before 5.20, transformers copies keys and values for the heads that share them.
+    copies = 2 if Version(transformers.__version__) < Version("5.20") else 0
+    assert per_layer <= 36 + copies
     assert kernels(2) - 2 * per_layer <= 20
 
 
