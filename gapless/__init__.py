@@ -4,6 +4,8 @@ Importing torch is enough where gapless is installed: torch finds the device thr
 ``torch.backends`` entry point. ``import gapless`` does the same where autoloading is off.
 """
 
+import sys
+
 __version__ = "0.1.0"
 
 
@@ -17,6 +19,10 @@ def _autoload() -> None:
     from gapless.device.register import register
 
     register()
+    if "vllm" in sys.modules:  # torch is imported by vLLM, which will look for itself by name
+        from gapless.serving.distribution_name import name_installed_vllm
+
+        name_installed_vllm()
 
 
 _autoload()

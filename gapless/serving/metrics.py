@@ -23,7 +23,7 @@ from gapless.serving.metrics_page import (
     read_pages,
 )
 
-_LABELS = ("model_name", "device")
+_LABELS = ("model_name", "device", "engine")
 _COUNTERS = {
     "tokens": "Tokens that steps computed.",
     "padded_tokens": "Tokens that were computed only to fill a bucket.",
@@ -55,7 +55,7 @@ class EngineCollector(Collector):
         for page in pages:
             elapsed_us = page.numbers["elapsed_us"]
             if elapsed_us > 0:
-                busy.add_metric((page.model, page.device), page.numbers["busy_us"] / elapsed_us)
+                busy.add_metric(labels_of(page), page.numbers["busy_us"] / elapsed_us)
         yield busy
         yield _labelled(pages, "steps", "Steps by kind.", "kind", STEP_KINDS)
         yield _labelled(
@@ -64,13 +64,18 @@ class EngineCollector(Collector):
         for name, text in _COUNTERS.items():
             counter = CounterMetricFamily(f"gapless_{name}", text, labels=_LABELS)
             for page in pages:
-                counter.add_metric((page.model, page.device), page.numbers[name])
+                counter.add_metric(labels_of(page), page.numbers[name])
             yield counter
         for name, text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"gapless_{name}", text, labels=_LABELS)
             for page in pages:
-                gauge.add_metric((page.model, page.device), page.numbers[name])
+                gauge.add_metric(labels_of(page), page.numbers[name])
             yield gauge
+
+
+def labels_of(page: PageValues) -> tuple[str, str, str]:
+    """Whose numbers they are."""
+    return page.model, page.device, page.engine
 
 
 def _gap_histogram(pages: list[PageValues]) -> Metric:
@@ -82,9 +87,7 @@ def _gap_histogram(pages: list[PageValues]) -> Metric:
             (f"{bound / 1e6:g}", page.numbers[f"gaps_le_{bound:g}"]) for bound in GAP_BOUNDS_US
         ]
         buckets.append(("+Inf", page.numbers["gaps"]))
-        histogram.add_metric(
-            (page.model, page.device), buckets, sum_value=page.numbers["gap_us"] / 1e6
-        )
+        histogram.add_metric(labels_of(page), buckets, sum_value=page.numbers["gap_us"] / 1e6)
     return histogram
 
 
@@ -94,7 +97,7 @@ def _labelled(
     counter = CounterMetricFamily(f"gapless_{name}", text, labels=(*_LABELS, label))
     for page in pages:
         for value in values:
-            counter.add_metric((page.model, page.device, value), page.numbers[f"{name}_{value}"])
+            counter.add_metric((*labels_of(page), value), page.numbers[f"{name}_{value}"])
     return counter
 
 

@@ -14,6 +14,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,7 @@ _NUMBERS = (
 )
 _OFFSETS = {name: 8 * index for index, name in enumerate(_NUMBERS)}
 _NAME_BYTES = 256
+_PREFIX = "gapless-metrics-"
 _BYTES = 8 * len(_NUMBERS) + _NAME_BYTES
 
 
@@ -55,6 +57,7 @@ _BYTES = 8 * len(_NUMBERS) + _NAME_BYTES
 class PageValues:
     """A page as it was read."""
 
+    engine: str  # its process
     model: str
     device: str
     numbers: dict[str, float]
@@ -103,8 +106,9 @@ class MetricsPage:
 def metrics_folder() -> Path:
     """Where the pages of this process and of its children are; the first to ask makes it."""
     if path := os.environ.get(FOLDER_VARIABLE):
-        return Path(path)
-    folder = tempfile.mkdtemp(prefix="gapless-metrics-")
+        return _usable(Path(path))
+    _sweep(Path(tempfile.gettempdir()))
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     os.environ[FOLDER_VARIABLE] = folder
     owner = os.getpid()
 
@@ -116,17 +120,49 @@ def metrics_folder() -> Path:
     return Path(folder)
 
 
+def _usable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise ValueError(
+            f"{FOLDER_VARIABLE}={folder}: {error.strerror}; name a folder that can be "
+            "written to, or unset it"
+        ) from error
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with suppress(OSError):
+            if owner.isdigit() and not _lives(int(owner)) and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
+
+
 @cache
 def engine_page() -> MetricsPage:
     """The page of this process's engine."""
-    folder = metrics_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return MetricsPage(folder / f"engine-{os.getpid()}.page")
+    return MetricsPage(metrics_folder() / f"engine-{os.getpid()}.page")
 
 
 def read_pages(folder: Path) -> Iterator[PageValues]:
-    """Every page in the folder; one that does not have the length of a page is left out."""
+    """The page of every engine that lives; one without the length of a page is left out."""
     for path in sorted(folder.glob("engine-*.page")):
+        engine = path.stem.removeprefix("engine-")
+        if not engine.isdigit() or not _lives(int(engine)):
+            continue
         try:
             data = path.read_bytes()
         except OSError:
@@ -137,4 +173,4 @@ def read_pages(folder: Path) -> Iterator[PageValues]:
         model, _, device = (
             data[-_NAME_BYTES:].rstrip(b"\0").decode(errors="replace").partition("\n")
         )
-        yield PageValues(model, device, dict(zip(_NUMBERS, numbers, strict=True)))
+        yield PageValues(engine, model, device, dict(zip(_NUMBERS, numbers, strict=True)))

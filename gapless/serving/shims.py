@@ -104,6 +104,12 @@ def _thread_count() -> None:
     module.set_torch_threads_for_runtime = lambda: None
 
 
+def _profiler() -> None:
+    # It knows the devices of torch.profiler by name; the worker records in its own way.
+    module: Any = importlib.import_module("vllm.v1.worker.gpu_worker")
+    module.validate_worker_profiler_config = lambda config: None
+
+
 SHIMS = (
     Shim(
         _streams_and_events,
@@ -147,6 +153,11 @@ SHIMS = (
         ),
     ),
     Shim(_kernel_warmup, "v1/worker/gpu_worker.py", ("        kernel_warmup(self)\n",)),
+    Shim(
+        _profiler,
+        "v1/worker/gpu_worker.py",
+        ("        validate_worker_profiler_config(self.profiler_config)\n",),
+    ),
     Shim(_thread_count, "v1/worker/gpu_worker.py", ("        set_torch_threads_for_runtime()\n",)),
 )
 _installed = False
