@@ -10,6 +10,7 @@ from vllm.logger import init_logger
 from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from gapless import _C
 from gapless.device import recorder
 from gapless.profile import count_tokens, host_range
 from gapless.serving.metrics_page import engine_page
@@ -33,6 +34,7 @@ class GaplessModelRunner(GPUModelRunner):
         self._meter = StepMeter(self._page, device)
         self._step = -1
         self._tokens = 0
+        self._departure_changes = -1
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights, and bring those of linear layers into the kernels' own layout."""
@@ -74,6 +76,9 @@ class GaplessModelRunner(GPUModelRunner):
         self._meter.end()
         recorder.set_step(-1)
         self._page.add("tokens", self._tokens)
+        if (changes := _C.departure_changes()) != self._departure_changes:
+            self._departure_changes = changes
+            self._page.set("departures", sum(entry[2] for entry in _C.departures()))
         if isinstance(results, AsyncModelRunnerOutput):
             return StepOutput(results, self._step, self._meter.read)
         self._page.count_wait("synchronous_scheduling")

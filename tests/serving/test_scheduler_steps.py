@@ -60,6 +60,7 @@ def test_rows(gapless, model, scenario):
     arguments = {"block_size": 32, "enable_prefix_caching": False, **engine}
     answers, facts = gapless.answers(model("llama"), requests, **arguments)
     assert facts["rows"] == rows
+    assert facts["page"]["departures"] == sum(count for *_, count in facts["departures"]) > 0
     for one in requests:
         if "abort_at" not in one:
             tokens = answers[one["id"]]["choices"][0]["tokens"]
