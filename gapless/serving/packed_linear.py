@@ -23,7 +23,6 @@ class PackedWeights:
     """What packing did."""
 
     layers: int
-    packed_bytes: int
     left: tuple[str, ...]  # why a layer was left as it is, one entry for each
 
 
@@ -46,9 +45,7 @@ class PackedWeight:
         return out
 
 
-class PackedLinearMethod(UnquantizedLinearMethod):
-    """A linear layer on a packed weight."""
-
+class _OnPackedWeight:
     def __init__(self, packed: PackedWeight) -> None:
         super().__init__()
         self.packed = packed
@@ -60,18 +57,12 @@ class PackedLinearMethod(UnquantizedLinearMethod):
         return self.packed.multiply(x, bias)
 
 
-class PackedHeadMethod(UnquantizedEmbeddingMethod):
+class PackedLinearMethod(_OnPackedWeight, UnquantizedLinearMethod):
+    """A linear layer on a packed weight."""
+
+
+class PackedHeadMethod(_OnPackedWeight, UnquantizedEmbeddingMethod):
     """The model's head on a packed weight; the weight itself stays, for the embedding."""
-
-    def __init__(self, packed: PackedWeight) -> None:
-        super().__init__()
-        self.packed = packed
-
-    def apply(
-        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The logits."""
-        return self.packed.multiply(x, bias)
 
 
 def pack_linears(model: nn.Module) -> PackedWeights:
@@ -79,7 +70,7 @@ def pack_linears(model: nn.Module) -> PackedWeights:
 
     A packed layer's own weight is freed, so that memory grows by one layer at a time at most.
     """
-    layers, packed_bytes = 0, 0
+    layers = 0
     left: list[str] = []
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
@@ -94,7 +85,6 @@ def pack_linears(model: nn.Module) -> PackedWeights:
             left.append(f"{name}: {str(error).splitlines()[0]}")
             continue
         layers += 1
-        packed_bytes += weight.nbytes
         if is_head:
             module.quant_method = PackedHeadMethod(packed)
         else:
@@ -105,4 +95,4 @@ def pack_linears(model: nn.Module) -> PackedWeights:
         logger.warning(
             "gapless: %d linear layers are not packed and slower (%s)", len(left), left[0]
         )
-    return PackedWeights(layers, packed_bytes, tuple(left))
+    return PackedWeights(layers, tuple(left))
