@@ -36,12 +36,13 @@ PYTEST = python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 DRIVERS_OF_THEIR_OWN := $(addprefix --ignore=tests/device/test_,drivers.py several_devices.py process.py)
 SECONDS_EACH ?= 60
 PROGRAMS ?= 20000
+MINUTES ?= 30
 CONFORMANCE_ARGS ?=
 # A variable of bash as well, so that only what make is told on its command line counts.
 SECONDS_SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest serving-tests conformance random soak sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest serving-tests conformance random soak serving-soak sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -85,6 +86,9 @@ random: $(INSTALLED) ## Compare random programs with the CPU, bit for bit (PROGR
 
 soak: $(INSTALLED) ## Run everything at once for an hour, looking for leaks and hangs (SECONDS=3600)
 	python -m tests.soak --seconds $(SECONDS_SOAK)
+
+serving-soak: $(INSTALLED) ## Let 64 clients ask a server for half an hour (MINUTES=30)
+	python -m tests.soak.serving --minutes $(MINUTES)
 
 sanitize: ## Stress the runtime under ThreadSanitizer and AddressSanitizer (SECONDS_EACH=60)
 	mkdir -p build

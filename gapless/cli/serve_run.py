@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gapless.cli.serve_drain import start_draining
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def run(options: ServerOptions, start_s: float) -> None:
     import uvloop
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
+    from gapless.cli.serve_drain import MIDDLEWARE
     from gapless.cli.serve_failure import FailureReport, explained
 
     arguments = options.arguments
@@ -40,6 +43,7 @@ def run(options: ServerOptions, start_s: float) -> None:
     try:
         if is_simple and arguments.api_server_count in (None, 1):
             arguments.api_server_count = None
+            arguments.middleware = [*arguments.middleware, MIDDLEWARE]
             uvloop.run(_serve(options, start_s))
         else:
             ServeSubcommand.cmd(arguments)
@@ -61,6 +65,8 @@ async def _serve(options: ServerOptions, start_s: float) -> None:
         signal.signal(number, _give_up)
     stops = _Stops(asyncio.get_running_loop())
     address, listening = setup_server(options.arguments, reuse_port=False)
+    # Else the port would be taken, and connections to it without an answer, while an engine lives.
+    multiprocessing.util.register_after_fork(listening, lambda inherited: inherited.close())
     told = asyncio.create_task(_tell_when_ready(options, start_s))
     try:
         await run_server_worker(address, listening, options.arguments)
@@ -83,6 +89,7 @@ class _Stops:
     def _noting(self, number: int, call: Callable[..., Any], *arguments: Any) -> None:
         def handler() -> None:
             self.asked.append(number)
+            start_draining()
             call(*arguments)
 
         self._add(number, handler)

@@ -67,6 +67,11 @@ class ServerProcess:
             preexec_fn=_die_with_parent,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the server's process."""
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         """Wait; where this does not return, the server is ended.
 

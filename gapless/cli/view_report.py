@@ -129,7 +129,7 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
     steps, idle = run.steps, run.idle
     tokens = "" if run.tokens_per_s is None else f", {run.tokens_per_s:.1f} tokens/s"
     left_out = f" after {steps.warmup} of warm-up" if steps.warmup else ""
-    lines = (
+    lines: tuple[str, ...] = (
         f"{steps.steps} steps{left_out}, {run.steps_per_s:.1f} steps/s{tokens}",
         f"step time  p50 {time_of(steps.step_p50_us)}, p99 {time_of(steps.step_p99_us)}; "
         f"from start to start p50 {time_of(steps.period_p50_us)}, "
@@ -139,6 +139,8 @@ def _print_run(console: Console, run: RunSummary, is_one_of_several: bool) -> No
         f"total {time_of(idle.total_us)}, {run.idle_percent:.2f} % of {time_of(steps.span_us)}",
         f"busy       {steps.busy_percent:.2f} %",
     )
+    if steps.unwanted_us:
+        lines += (f"not wanted {time_of(steps.unwanted_us)} without requests, counted nowhere",)
     if is_one_of_several:
         console.print(f"    run {run.number}", style="bold")
     for line in lines:

@@ -148,7 +148,7 @@ def _idle_stretches(steps: Steps) -> tuple[Intervals, Ints]:
     window_start = np.maximum.accumulate(steps.end_ns)[:-1]
     window_end = steps.start_ns[1:]
     is_open = np.flatnonzero(window_end > window_start)
-    idle = holes(steps.busy)
+    idle = holes(steps.busy_or_unwanted)
     if len(is_open) == 0 or len(idle.start) == 0:
         nothing = np.empty(0, np.int64)
         return Intervals(nothing, nothing), nothing

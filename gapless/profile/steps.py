@@ -8,6 +8,9 @@ import numpy.typing as npt
 from gapless.profile.intervals import Intervals, Ints, covered_ns, union
 from gapless.profile.timeline import Timeline, TimelineError
 
+NOTHING_WANTED = "no requests"
+"""A host range in which there was nothing for the device to do: a server without requests."""
+
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -19,6 +22,7 @@ class Steps:
         start_ns: when its first work began.
         end_ns: when its last work ended, whatever the stream.
         busy: when any stream of the device ran anything, of a step or not.
+        unwanted: when a host range said that there was nothing for it to do; no gap is there.
         warmup: how many earlier steps were left out.
     """
 
@@ -27,7 +31,16 @@ class Steps:
     start_ns: Ints
     end_ns: Ints
     busy: Intervals
+    unwanted: Intervals
     warmup: int
+
+    @property
+    def busy_or_unwanted(self) -> Intervals:
+        """All but the time in which the device could have run something, and did not."""
+        return union(
+            np.concatenate((self.busy.start, self.unwanted.start)),
+            np.concatenate((self.busy.end, self.unwanted.end)),
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,8 @@ class StepStats:
 
     A step's time runs from its first work's start to its last work's end on the device. Its
     period runs to the start of the next step: what a user waits per token. Busy is the union over
-    streams within ``span_us``, which runs from the first step's start to the last end of a step.
+    streams within ``span_us``, which runs from the first step's start to the last end of a step,
+    without ``unwanted_us``, in which the device idled because there was nothing for it to do.
     """
 
     device: int
@@ -47,6 +61,7 @@ class StepStats:
     period_p50_us: float
     period_p99_us: float
     span_us: float
+    unwanted_us: float
     busy_us: float
     busy_percent: float
 
@@ -76,7 +91,8 @@ def find_steps(timeline: Timeline, device: int | None = None, warmup: int = 0) -
         )
     kept = slice(warmup, None)
     busy = union(start, end)
-    return Steps(device, number[kept], start_ns[kept], end_ns[kept], busy, warmup)
+    unwanted = _unwanted(timeline)
+    return Steps(device, number[kept], start_ns[kept], end_ns[kept], busy, unwanted, warmup)
 
 
 def step_stats(steps: Steps) -> StepStats:
@@ -84,8 +100,10 @@ def step_stats(steps: Steps) -> StepStats:
     step_us = (steps.end_ns - steps.start_ns) / 1e3
     period_us = np.diff(steps.start_ns) / 1e3
     span = Intervals(steps.start_ns[:1], np.array([steps.end_ns.max()]))
-    span_ns = int(span.end[0] - span.start[0])
     busy_ns = int(covered_ns(steps.busy, span.start, span.end)[0])
+    either_ns = int(covered_ns(steps.busy_or_unwanted, span.start, span.end)[0])
+    unwanted_ns = either_ns - busy_ns
+    span_ns = int(span.end[0] - span.start[0]) - unwanted_ns
     return StepStats(
         device=steps.device,
         steps=len(steps.number),
@@ -95,6 +113,7 @@ def step_stats(steps: Steps) -> StepStats:
         period_p50_us=percentile(period_us, 50),
         period_p99_us=percentile(period_us, 99),
         span_us=span_ns / 1e3,
+        unwanted_us=unwanted_ns / 1e3,
         busy_us=busy_ns / 1e3,
         busy_percent=100.0 * busy_ns / span_ns if span_ns else 100.0,
     )
@@ -117,6 +136,15 @@ def _choose_device(timeline: Timeline, device: int | None) -> int:
     if device is None:
         raise TimelineError(f"the timeline holds work of devices {listed}; say which one")
     raise TimelineError(f"the timeline holds no work of device {device}, only of {listed}")
+
+
+def _unwanted(timeline: Timeline) -> Intervals:
+    names = timeline.ranges.names
+    if NOTHING_WANTED not in names:
+        nothing = np.empty(0, np.int64)
+        return Intervals(nothing, nothing)
+    mine = timeline.range_column("name_id") == names.index(NOTHING_WANTED)
+    return union(timeline.range_column("start_ns")[mine], timeline.range_column("end_ns")[mine])
 
 
 def _bounds_by_step(step: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:

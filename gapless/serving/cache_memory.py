@@ -38,3 +38,17 @@ def cache_bytes(config: CacheConfig, free_bytes: int, total_bytes: int) -> int:
             f"{free_bytes / GIB:.2f} of {total_bytes / GIB:.2f} GiB free; lower it"
         )
     return int(wanted)
+
+
+def require_a_block(available_bytes: int, block_bytes: int, block_tokens: int) -> None:
+    """Check that the cache is not smaller than its smallest part, and the one that stays empty.
+
+    Raises:
+        ValueError: it is.
+    """
+    if available_bytes < 2 * block_bytes:
+        raise ValueError(
+            f"a cache of {available_bytes} bytes holds nothing: a block of {block_tokens} tokens "
+            f"takes {block_bytes} bytes of this model's keys and values, and two are the least; "
+            "raise --kv-cache-memory-bytes, or free memory"
+        )

@@ -7,17 +7,16 @@ process that made it removes.
 
 from __future__ import annotations
 
-import atexit
 import mmap
 import os
-import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gapless.serving.own_folder import lives, own_folder
 
 FOLDER_VARIABLE = "GAPLESS_METRICS_DIR"
 GAP_BOUNDS_US = (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 10e3, 30e3, 100e3, 1e6)
@@ -107,17 +106,9 @@ def metrics_folder() -> Path:
     """Where the pages of this process and of its children are; the first to ask makes it."""
     if path := os.environ.get(FOLDER_VARIABLE):
         return _usable(Path(path))
-    _sweep(Path(tempfile.gettempdir()))
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
-    os.environ[FOLDER_VARIABLE] = folder
-    owner = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # and not a fork's child
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return Path(folder)
+    folder = own_folder(_PREFIX)
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    return folder
 
 
 def _usable(folder: Path) -> Path:
@@ -132,25 +123,6 @@ def _usable(folder: Path) -> Path:
         ) from error
 
 
-def _sweep(parent: Path) -> None:
-    """Remove what processes that were killed have left."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        with suppress(OSError):
-            if owner.isdigit() and not _lives(int(owner)) and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # another user's
-    return True
-
-
 @cache
 def engine_page() -> MetricsPage:
     """The page of this process's engine."""
@@ -161,7 +133,7 @@ def read_pages(folder: Path) -> Iterator[PageValues]:
     """The page of every engine that lives; one without the length of a page is left out."""
     for path in sorted(folder.glob("engine-*.page")):
         engine = path.stem.removeprefix("engine-")
-        if not engine.isdigit() or not _lives(int(engine)):
+        if not engine.isdigit() or not lives(int(engine)):
             continue
         try:
             data = path.read_bytes()

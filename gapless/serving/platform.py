@@ -10,6 +10,7 @@ from vllm.logger import init_logger
 from vllm.platforms.cpu import CpuPlatform
 from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
+from gapless.serving import known_warnings
 from gapless.serving.metrics import export_metrics
 from gapless.serving.versions import require_supported_vllm
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 require_supported_vllm()
+known_warnings.leave_out()
 
 BLOCK_TOKENS = 128
 # A graph for each; a batch between two of them is padded to the larger one.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from time import monotonic_ns
 
 import torch
 
+from gapless.profile import ranges
+from gapless.profile.steps import NOTHING_WANTED
 from gapless.serving.metrics_page import MetricsPage
 
 
@@ -27,6 +30,7 @@ class StepMeter:
         self._flying: deque[_Step] = deque()
         self._last_end: torch.Event | None = None
         self._after_idle = False
+        self._read_ns: int | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -52,6 +56,8 @@ class StepMeter:
     def idle(self) -> None:
         """No request was waiting: the time before the next step is nobody's gap."""
         self._after_idle = True
+        if self._read_ns is not None and ranges.is_on():
+            ranges.append(NOTHING_WANTED, -1, self._read_ns, monotonic_ns())
 
     def read(self) -> None:
         """The oldest step's results were read."""
@@ -68,3 +74,4 @@ class StepMeter:
             self._page.count_gap(gap_us)
             self._page.add("elapsed_us", gap_us)
         self._last_end = step.end
+        self._read_ns = monotonic_ns()

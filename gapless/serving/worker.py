@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 
 from gapless.profile import record
 from gapless.serving import shims
-from gapless.serving.cache_memory import cache_bytes
+from gapless.serving.cache_memory import GIB, cache_bytes, require_a_block
 from gapless.serving.parent_watch import end_with_parent
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class GaplessWorker(Worker):
         shims.install()
         super().__init__(*args, **kwargs)
         self._recording: ExitStack | None = None
+        self._cache_bytes = self._longest = 0
 
     def init_device(self) -> None:
         """Take the device, join the other workers, and make the model runner."""
@@ -61,9 +62,25 @@ class GaplessWorker(Worker):
         of the memory less what is taken; else a part of what is free. No step is run for it.
 
         Raises:
-            ValueError: so much is not free.
+            ValueError: so much is not free, or it is too little for any request.
         """
-        return cache_bytes(self.cache_config, *torch.accelerator.get_memory_info(self.device))
+        available = cache_bytes(self.cache_config, *torch.accelerator.get_memory_info(self.device))
+        layers = self.get_kv_cache_spec().values()
+        block_bytes = sum(layer.page_size_bytes for layer in layers)
+        require_a_block(available, block_bytes, self.cache_config.block_size)
+        self._cache_bytes, self._longest = available, self.model_config.max_model_len
+        return available
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """Take the length that fits into the cache, and say that it is not the model's own."""
+        logger.warning(
+            "gapless: requests may have %d tokens instead of the model's %d, which is what a cache "
+            "of %.2f GiB holds; --kv-cache-memory-bytes gives it more",
+            max_model_len,
+            self._longest,
+            self._cache_bytes / GIB,
+        )
+        super().update_max_model_len(max_model_len)
 
     def _make_model_runner(self) -> GaplessModelRunner:
         from gapless.serving.model_runner import GaplessModelRunner

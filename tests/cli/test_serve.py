@@ -1,5 +1,6 @@
 import importlib.metadata
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -21,6 +22,16 @@ needs_vllm = pytest.mark.skipif(
 )
 START_S = 200  # of a machine that does other things as well
 STOP_S = 60
+TOOL = {
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+LONG = 400  # tokens: they take longer than a refusal
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +227,17 @@ def test_it_starts_answers_records_and_leaves_nothing(folder, tmp_path):
             )
             choices = [choice for chunk in stream for choice in chunk.choices]
             tokens = [token for each in choices for token in getattr(each, "token_ids", None) or ()]
+            called = client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "hello"}],
+                tools=[{"type": "function", "function": TOOL}],
+                tool_choice={"type": "function", "function": {"name": TOOL["name"]}},
+                max_tokens=60,
+            )
         assert len(tokens) == 12
+        [call] = called.choices[0].message.tool_calls
+        assert call.function.name == TOOL["name"]
+        assert json.loads(call.function.arguments) in ({"city": "Rome"}, {"city": "Oslo"})
         server.process.send_signal(signal.SIGTERM)
         assert "gapless: stopped" in server.process.communicate(timeout=STOP_S)[1]
         assert server.process.returncode == 0
@@ -225,6 +246,57 @@ def test_it_starts_answers_records_and_leaves_nothing(folder, tmp_path):
         server.kill()
     [engine] = [each.timeline for each in load_folder(tmp_path) if each.timeline.devices]
     assert analyse(engine).steps.steps >= 12
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
+def test_it_finishes_what_it_has_and_refuses_what_is_new(folder, tmp_path):
+    """Also: it records when it is asked to, and leaves nothing in the temporary folder."""
+    from openai import InternalServerError, OpenAI
+
+    from gapless.profile import analyse
+    from gapless.profile.recording_folder import load_folder
+
+    temporary, recordings = tmp_path / "temporary", tmp_path / "recordings"
+    temporary.mkdir()
+    server = Server(
+        *(folder, "--served-model-name", "tiny", "--max-num-seqs", "2"),
+        *("--profiler-config.profiler=torch", f"--profiler-config.torch_profiler_dir={recordings}"),
+        environment={"TMPDIR": str(temporary)},
+    )
+    request = {"model": "tiny", "prompt": "hello", "temperature": 0}
+    try:
+        server.wait_for("serving tiny")
+        url = f"http://127.0.0.1:{server.port}"
+        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            client.post(f"{url}/start_profile", cast_to=object)
+            client.completions.create(**request, max_tokens=8)
+            client.post(f"{url}/stop_profile", cast_to=object)
+            stream = client.completions.create(
+                **request, max_tokens=LONG, stream=True, extra_body={"ignore_eos": True}
+            )
+            pieces = iter(stream)
+            next(pieces)
+            server.process.send_signal(signal.SIGTERM)
+            refusal = None
+            while refusal is None:  # the signal is on its way
+                try:
+                    client.completions.create(**request, max_tokens=1)
+                except InternalServerError as error:
+                    refusal = error
+            assert refusal.status_code == 503
+            assert "takes no new ones" in refusal.message
+            *_, last = pieces
+            assert last.choices[0].finish_reason == "length"
+        said = server.process.communicate(timeout=STOP_S)[1]
+        assert said.splitlines()[-1] == "gapless: stopped"
+        assert server.process.returncode == 0
+        assert "warning" not in said.lower()
+    finally:
+        server.kill()
+    assert not list(temporary.iterdir())
+    [engine] = [each.timeline for each in load_folder(recordings) if each.timeline.devices]
+    assert analyse(engine).steps.steps >= 8
 
 
 @needs_vllm
@@ -264,11 +336,18 @@ def test_killed_it_takes_its_engine_along(folder):
 
 @needs_vllm
 @pytest.mark.timeout(START_S + STOP_S)
-def test_what_the_engine_refuses_is_one_line(folder):
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("4000G", "--kv-cache-memory-bytes asks for a cache of 4000.00 GiB"),
+        ("1K", "a cache of 1000 bytes holds nothing: a block of 128 tokens takes "),
+    ],
+)
+def test_what_the_engine_refuses_is_one_line(folder, size, words):
     process = subprocess.run(
         [
             *(sys.executable, "-m", "gapless", "serve", folder),
-            *("--port", str(free_port()), "--kv-cache-memory-bytes", "4000G"),
+            *("--port", str(free_port()), "--kv-cache-memory-bytes", size),
         ],
         capture_output=True,
         text=True,
@@ -276,9 +355,7 @@ def test_what_the_engine_refuses_is_one_line(folder):
     )
     assert process.returncode == 2, process.stderr
     assert "Traceback" not in process.stderr
-    assert process.stderr.splitlines()[-1].startswith(
-        "gapless: error: --kv-cache-memory-bytes asks for a cache of 4000.00 GiB"
-    )
+    assert process.stderr.splitlines()[-1].startswith(f"gapless: error: {words}")
 
 
 @needs_vllm

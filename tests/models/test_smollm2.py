@@ -8,8 +8,9 @@ import torch
 from gapless.cache.entries import MANIFEST, CacheError
 from gapless.models import smollm2
 from gapless.models.errors import ModelError
+from gapless.models.gguf import convert
 from gapless.models.load import load_model
-from gapless.models.smollm2 import convert, find_gguf, obtain_smollm2
+from gapless.models.smollm2 import find_gguf, obtain_smollm2
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
@@ -32,7 +33,7 @@ def test_a_file_that_is_not_gguf_gives_one_line(tmp_path):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"nonsense" * 100)
     with pytest.raises(ModelError) as error:
-        convert(bad, tmp_path, lambda line: None)
+        convert(bad, tmp_path, smollm2.conversion({}), lambda line: None)
     assert "bad.gguf cannot be converted" in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gapless.profile import TimelineError, analyse
 from gapless.profile.causes import UNMARKED
+from gapless.profile.steps import NOTHING_WANTED
 
 from .handmade import timeline
 
@@ -44,6 +45,24 @@ def test_idle_inside_a_step_is_not_a_gap_but_not_busy_either():
     assert report.steps.busy_percent == pytest.approx(75.0)
     assert report.idle.causes == ()
     assert report.gaps[0].cause == ""
+
+
+def test_time_in_which_nothing_was_wanted_is_no_gap():
+    work = [(0, 0, 0, 10), (0, 1, 100, 110), (0, 2, 120, 130)]
+    report = analyse(timeline(work, [(0, NOTHING_WANTED, 15, 95), (0, "wait", 10, 130)]))
+    assert idle(report) == [5 + 5, 10]
+    assert report.gaps[0].stretches == ((10, 15), (95, 100))
+    assert report.steps.unwanted_us == pytest.approx(80 / 1e3)
+    assert report.steps.span_us == pytest.approx((130 - 80) / 1e3)
+    assert report.steps.busy_percent == pytest.approx(60.0)
+    assert NOTHING_WANTED not in [cause.name for cause in report.idle.causes]
+
+
+def test_work_that_nobody_wanted_is_busy_all_the_same():
+    report = analyse(timeline([(0, 0, 0, 10), (0, 1, 30, 40)], [(0, NOTHING_WANTED, 5, 35)]))
+    assert idle(report) == [0]
+    assert report.steps.busy_us == pytest.approx(20 / 1e3)
+    assert report.steps.busy_percent == pytest.approx(100.0)
 
 
 def test_a_step_that_outlasts_the_next_leaves_no_gap():

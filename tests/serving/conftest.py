@@ -41,7 +41,7 @@ class Warm:
             f"the engines' process died: {Path(self.log.name).read_text()[-4000:]}"
         )
 
-    def run(self, model, requests, environment=None, **engine):
+    def run(self, model, requests, environment=None, sessions=(), **engine):
         """The answers and facts of one engine."""
         self.jobs += 1
         out = self.folder / f"{id(self)}-{self.jobs}.json"
@@ -57,6 +57,7 @@ class Warm:
         job = {
             "engine": arguments,
             "requests": requests,
+            "sessions": list(sessions),
             "out": str(out),
             "environment": environment or {},
         }

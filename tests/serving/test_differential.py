@@ -1,5 +1,7 @@
 """Asynchronous, synchronous, and upstream's own CPU backend give the same tokens."""
 
+import random
+
 import pytest
 
 from tests.serving import workload
@@ -85,6 +87,38 @@ def test_asynchronous_is_synchronous(gapless, model, variant, count):
         assert page["waits_grammar"] > 0
         assert page["waits_earlier_tokens"] > 0
         assert page["waits_prompt_logprobs"] > 0
+
+
+def test_sessions_whose_input_streams_in(gapless, upstream, model):
+    """Some pieces wait for the answer to the one before; others come while that is being given."""
+    draw = random.Random(3)
+    sessions = [
+        {
+            "id": f"session {number}",
+            "params": {"temperature": 0.0, "max_tokens": 10 + number, "ignore_eos": True},
+            "pieces": [
+                {"tokens": [draw.randint(3, 258) for _ in range(9)], "at": piece * (number % 3) * 9}
+                for piece in range(4)
+            ],
+        }
+        for number in range(8)
+    ]
+    work = workload.make(8)
+    alike = [request for request in work if request["id"].partition(" ")[2] not in workload.RANDOM]
+
+    def answers(process, requests, **engine):
+        found, facts = process.answers(model("llama"), requests, sessions=sessions, **engine)
+        return {name: found[name].get("session") for name in found if "session" in name}, facts
+
+    ahead, facts = answers(gapless, work, async_scheduling=True)
+    in_step, _ = answers(gapless, work, async_scheduling=False)
+    theirs, _ = answers(upstream, alike, enforce_eager=True)
+    assert {name: len(tokens) for name, tokens in ahead.items()} == {
+        f"session {number}": 4 * (10 + number) for number in range(8)
+    }
+    assert ahead == in_step
+    assert ahead == theirs
+    assert facts["page"]["waits_synchronous_scheduling"] == 0
 
 
 def test_features_act(gapless, model):

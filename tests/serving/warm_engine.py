@@ -30,7 +30,9 @@ def answer(job):
 
     scheduler._preempt_request = counted
     answers, aborted, waiting = {}, set(), list(job["requests"])
-    while waiting or engine.has_unfinished_requests():
+    sessions = [Session(engine, session) for session in job.get("sessions", ())]
+    while waiting or sessions or engine.has_unfinished_requests():
+        sessions = [session for session in sessions if session.go_on(facts["steps"])]
         for request in [one for one in waiting if one.get("at", 0) <= facts["steps"]]:
             waiting.remove(request)
             params = dict(request["params"] or {})
@@ -52,6 +54,10 @@ def answer(job):
             if is_pooled(output):
                 answers[output.request_id] = {"embedding": output.outputs.data.tolist()}
                 continue
+            if output.request_id not in [request["id"] for request in job["requests"]]:
+                heard = answers.setdefault(output.request_id, {"session": []})
+                heard["session"] += output.outputs[0].token_ids
+                continue
             # Of several choices, an output has only those that have news.
             known = answers.get(output.request_id, {}).get("choices", {})
             answers[output.request_id] = told(output, known)
@@ -67,6 +73,47 @@ def answer(job):
     if os.environ.get("VLLM_TARGET_DEVICE") != "cpu":
         facts |= device_facts()
     return {"answers": answers, "facts": facts}
+
+
+class Session:
+    """A request whose prompt comes in pieces, each of which is answered and gone on from."""
+
+    def __init__(self, engine, session):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.engine, self.name = engine, session["id"]
+        # Each has its tokens, and the step from which it is there.
+        self.pieces = list(session["pieces"])
+        params = {**session["params"], "output_kind": RequestOutputKind.DELTA}
+        self.params = SamplingParams(**params)
+        self.end = self.request([0], self.name, False)
+        engine.input_processor.assign_request_id(self.end)
+
+    def request(self, tokens, name, is_resumable):
+        """What the engine is given."""
+        return self.engine.input_processor.process_inputs(
+            request_id=name,
+            prompt={"prompt_token_ids": tokens},
+            params=self.params,
+            supported_tasks=self.engine.get_supported_tasks(),
+            resumable=is_resumable,
+        )
+
+    def go_on(self, step):
+        """Give the engine what is there by now; whether there will be more."""
+        while self.pieces and self.pieces[0]["at"] <= step:
+            piece = self.request(self.pieces.pop(0)["tokens"], self.end.request_id, True)
+            piece.external_req_id = self.name
+            self.submit(piece)
+        if not self.pieces:
+            self.submit(self.end)
+        return bool(self.pieces)
+
+    def submit(self, request):
+        """To the two parts of the engine."""
+        self.engine.output_processor.add_request(request, None, None, 0)
+        self.engine.engine_core.add_request(request)
 
 
 def adapter(folder):

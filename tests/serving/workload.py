@@ -20,7 +20,6 @@ FEATURES = {
         "ignore_eos": False,
         "schema": {
             "json": {
-                "ignore_eos": False,
                 "type": "object",
                 "properties": {"a": {"type": "integer", "maximum": 99}},
                 "required": ["a"],
