@@ -13,8 +13,9 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from gapless import _C
 from gapless.device import recorder
 from gapless.profile import count_tokens, host_range
+from gapless.serving.linear_weights import form_wanted
 from gapless.serving.metrics_page import engine_page
-from gapless.serving.packed_linear import pack_linears, weights_wanted
+from gapless.serving.packed_linear import pack_linears
 from gapless.serving.step_meter import StepMeter
 from gapless.serving.step_output import StepOutput
 
@@ -38,11 +39,11 @@ class GaplessModelRunner(GPUModelRunner):
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights, and bring those of linear layers into the kernels' own layout."""
-        kind = weights_wanted(self.vllm_config.additional_config)
+        form = form_wanted(self.vllm_config.additional_config)
         if self.model_config.is_moe:
             import gapless.serving.experts  # noqa: F401
         super().load_model(*args, **kwargs)
-        packed = pack_linears(self.get_model(), kind)
+        packed = pack_linears(self.get_model(), form)
         self._page.set("packed_layers", packed.layers)
         self._page.set("unpacked_layers", len(packed.left))
 

@@ -1,0 +1,128 @@
+"""The forms in which the weight of a linear layer may lie, each with the kernel that reads it.
+
+A step of few sequences waits for the weights to be read from memory, so that their size is its
+speed. ``float16`` takes half of float32's bytes and computes in float32 all the same. It is chosen
+where it changes nothing that float32 could tell: checkpoints hold bfloat16 as a rule, and of those
+numbers all but the tiniest are float16 numbers as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from vllm import _custom_ops
+
+OPTION = "linear_weights"
+_CACHED_SHAPES = 32
+_MOST_INT8 = 127
+# Half of the distance from 1 to the next number in float32.
+_FLOAT32_ROUNDOFF = 2.0**-24
+
+
+class LinearWeight(Protocol):
+    """A weight of shape [outputs, inputs]."""
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """``x @ weight.T + bias`` for x of shape [..., inputs]; the result has x's dtype."""
+
+
+class PackedWeight:
+    """In its own dtype, in the layout of oneDNN's matrix product."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.outputs, self.inputs = weight.shape
+        self.handler = _custom_ops.create_onednn_mm(weight.cpu().t(), _CACHED_SHAPES)
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """See ``LinearWeight``."""
+        out = torch.empty((*x.shape[:-1], self.outputs), dtype=x.dtype, device=x.device)
+        torch.ops._C.onednn_mm(
+            out.view(-1, self.outputs),
+            x.reshape(-1, self.inputs),
+            bias,
+            self.handler.handler_tensor,
+        )
+        return out
+
+
+class HalfWeight:
+    """In float16, in the layout of FBGEMM's matrix product, which computes in float32."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.outputs, self.inputs = weight.shape
+        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.cpu().float(), None)
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """See ``LinearWeight``."""
+        out = torch.empty((*x.shape[:-1], self.outputs), dtype=x.dtype, device=x.device)
+        torch.ops.gapless.half_weight_linear(
+            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._packed, bias
+        )
+        return out
+
+
+class Int8Weight:
+    """In 8 bits with one scale for each output: symmetric, rounded to nearest.
+
+    PyTorch's kernel multiplies it with bfloat16.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.outputs, self.inputs = weight.shape
+        exact = weight.float()
+        scales = (exact.abs().amax(1) / _MOST_INT8).clamp(min=torch.finfo(torch.float32).tiny)
+        self._rounded = (exact / scales[:, None]).round().to(torch.int8)
+        self._scales = scales.to(torch.bfloat16)
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """See ``LinearWeight``."""
+        rows = x.reshape(-1, self.inputs).to(torch.bfloat16)
+        out = torch._weight_int8pack_mm(rows, self._rounded, self._scales).to(x.dtype)
+        out = out.view(*x.shape[:-1], self.outputs)
+        return out if bias is None else out + bias
+
+
+def best_weight(weight: torch.Tensor) -> LinearWeight:
+    """The form in which steps are shortest and that gives the products of the weight's own dtype.
+
+    Raises:
+        RuntimeError: no kernel takes it.
+    """
+    if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return PackedWeight(weight)
+    if is_float16(weight) and "fbgemm" in torch.backends.quantized.supported_engines:
+        return HalfWeight(weight)
+    return PackedWeight(weight)
+
+
+def is_float16(weight: torch.Tensor) -> bool:
+    """Whether float16 changes it by less than float32's rounding of its largest number."""
+    exact = weight.detach().cpu().float()
+    largest = exact.abs().amax()
+    if largest > torch.finfo(torch.float16).max:
+        return False
+    return bool((exact.half().float() - exact).abs().amax() <= _FLOAT32_ROUNDOFF * largest)
+
+
+FORMS: dict[object, Callable[[torch.Tensor], LinearWeight]] = {
+    None: best_weight,
+    "plain": PackedWeight,
+    "int8": Int8Weight,
+}
+
+
+def form_wanted(additional_config: object) -> Callable[[torch.Tensor], LinearWeight]:
+    """The form that vLLM's ``--additional-config`` asks for.
+
+    Raises:
+        ValueError: it is none of those that there are.
+    """
+    wanted = additional_config.get(OPTION) if isinstance(additional_config, dict) else None
+    if wanted not in FORMS:
+        raise ValueError(
+            f"--additional-config.{OPTION} {wanted}: it may be plain, in the dtype of the model, "
+            "or int8; by default float16 where that changes nothing, else plain"
+        )
+    return FORMS[wanted]
