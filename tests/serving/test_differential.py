@@ -34,6 +34,7 @@ def close(mine, theirs, tolerance, name):
             assert abs(here[token] - there[token]) <= tolerance, name
 
 
+TURNS = 4
 VARIANTS = {
     "plain": {},
     "tiny pool": {"num_gpu_blocks_override": 12, "block_size": 32, "max_model_len": 256},
@@ -98,7 +99,7 @@ def test_sessions_whose_input_streams_in(gapless, upstream, model):
             "params": {"temperature": 0.0, "max_tokens": 10 + number, "ignore_eos": True},
             "pieces": [
                 {"tokens": [draw.randint(3, 258) for _ in range(9)], "at": piece * (number % 3) * 9}
-                for piece in range(4)
+                for piece in range(TURNS)
             ],
         }
         for number in range(8)
@@ -108,13 +109,13 @@ def test_sessions_whose_input_streams_in(gapless, upstream, model):
 
     def answers(process, requests, **engine):
         found, facts = process.answers(model("llama"), requests, sessions=sessions, **engine)
-        return {name: found[name].get("session") for name in found if "session" in name}, facts
+        return {name: found[name]["session"] for name in found if "session" in name}, facts
 
     ahead, facts = answers(gapless, work, async_scheduling=True)
     in_step, _ = answers(gapless, work, async_scheduling=False)
     theirs, _ = answers(upstream, alike, enforce_eager=True)
     assert {name: len(tokens) for name, tokens in ahead.items()} == {
-        f"session {number}": 4 * (10 + number) for number in range(8)
+        f"session {number}": TURNS * (10 + number) for number in range(8)
     }
     assert ahead == in_step
     assert ahead == theirs

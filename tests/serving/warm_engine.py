@@ -6,6 +6,7 @@ standard input and answers with one line for each:
     {"engine": arguments of EngineArgs, "requests": [...], "out": file for the answers}
 """
 
+import copy
 import gc
 import json
 import os
@@ -111,9 +112,9 @@ class Session:
         return bool(self.pieces)
 
     def submit(self, request):
-        """To the two parts of the engine."""
+        """To the two parts of the engine, which extend lists and so must not have the same ones."""
         self.engine.output_processor.add_request(request, None, None, 0)
-        self.engine.engine_core.add_request(request)
+        self.engine.engine_core.add_request(copy.deepcopy(request))
 
 
 def adapter(folder):
