@@ -11,6 +11,7 @@ from vllm.platforms.cpu import CpuPlatform
 from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
 from gapless.serving import known_warnings
+from gapless.serving.device_cores import share_cores
 from gapless.serving.metrics import export_metrics
 from gapless.serving.versions import require_supported_vllm
 
@@ -24,6 +25,7 @@ logger = init_logger(__name__)
 
 require_supported_vllm()
 known_warnings.leave_out()
+share_cores()
 
 BLOCK_TOKENS = 128
 # A graph for each; a batch between two of them is padded to the larger one.

@@ -1,0 +1,17 @@
+import os
+
+import pytest
+
+from gapless.serving import device_cores
+
+
+@pytest.mark.parametrize(
+    ("cores", "chosen", "found"), [(2, None, "2"), (4, None, "4"), (5, None, None), (2, "1", "1")]
+)
+def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
+    monkeypatch.setattr(device_cores.os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.delenv(device_cores.VARIABLE, raising=False)
+    if chosen:
+        monkeypatch.setenv(device_cores.VARIABLE, chosen)
+    device_cores.share_cores()
+    assert os.environ.get(device_cores.VARIABLE) == found
