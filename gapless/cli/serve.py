@@ -56,6 +56,7 @@ CONTEXT = {
 }
 _STANDARD_ERROR = 2
 _FOLDER = "gapless-serve-"
+_LONGEST_FOR_SOCKETS = 70  # bytes; a socket's name takes 36, and both together at most 107
 _VERY_LAST = -1000  # after the device has told what it has to tell
 # Set before vLLM is imported, which reads them then.
 _ENVIRONMENT = {
@@ -127,9 +128,11 @@ def keep_together() -> None:
     """Have everything temporary, as vLLM's sockets, in one folder that goes with the server."""
     from gapless.serving.own_folder import own_folder
 
-    folder = str(own_folder(_FOLDER))
-    tempfile.tempdir = folder
-    os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)
+    usual, own = tempfile.gettempdir(), str(own_folder(_FOLDER))
+    tempfile.tempdir = own
+    # The system allows no longer paths.
+    for_sockets = own if len(own) <= _LONGEST_FOR_SOCKETS else usual
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", for_sockets)
 
 
 def quieten() -> None:
