@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from vllm import _custom_ops
 
 OPTION = "linear_weights"
 _CACHED_SHAPES = 32
@@ -32,6 +31,8 @@ class PackedWeight:
     """In its own dtype, in the layout of oneDNN's matrix product."""
 
     def __init__(self, weight: torch.Tensor) -> None:
+        from vllm import _custom_ops
+
         self.outputs, self.inputs = weight.shape
         self.handler = _custom_ops.create_onednn_mm(weight.cpu().t(), _CACHED_SHAPES)
 
@@ -100,10 +101,12 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
 def is_float16(weight: torch.Tensor) -> bool:
     """Whether float16 changes it by less than float32's rounding of its largest number."""
     exact = weight.detach().cpu().float()
-    largest = exact.abs().amax()
+    least, most = torch.aminmax(exact)
+    largest = max(-float(least), float(most))
     if largest > torch.finfo(torch.float16).max:
         return False
-    return bool((exact.half().float() - exact).abs().amax() <= _FLOAT32_ROUNDOFF * largest)
+    error_least, error_most = torch.aminmax(exact.half().float().sub_(exact))
+    return max(-float(error_least), float(error_most)) <= _FLOAT32_ROUNDOFF * largest
 
 
 FORMS: dict[object, Callable[[torch.Tensor], LinearWeight]] = {

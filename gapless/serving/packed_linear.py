@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -47,36 +49,43 @@ class PackedHeadMethod(_OnPackedWeight, UnquantizedEmbeddingMethod):
     """The model's head on a packed weight; the weight itself stays, for the embedding."""
 
 
+def _is_packable(module: nn.Module) -> bool:
+    method = type(getattr(module, "quant_method", None))
+    if isinstance(module, ParallelLMHead):
+        return method is UnquantizedEmbeddingMethod
+    return isinstance(module, LinearBase) and method is UnquantizedLinearMethod
+
+
 def pack_linears(
     model: nn.Module, form: Callable[[torch.Tensor], LinearWeight] = best_weight
 ) -> PackedLayers:
     """Pack the weights of a model's linear layers and of its head, one after the other.
 
-    A packed layer's own weight is freed, so that memory grows by one layer at a time at most.
+    A packed layer's own weight is freed, so that memory grows by one layer for each core at most.
     """
-    layers = 0
-    left: list[str] = []
-    for name, module in model.named_modules():
-        method = getattr(module, "quant_method", None)
-        is_head = isinstance(module, ParallelLMHead) and type(method) is UnquantizedEmbeddingMethod
-        is_linear = isinstance(module, LinearBase) and type(method) is UnquantizedLinearMethod
-        if not (is_head or is_linear):
-            continue
-        weight = module.weight
+    wanted = [(name, module) for name, module in model.named_modules() if _is_packable(module)]
+
+    def pack(module: nn.Module) -> str | None:
+        assert isinstance(module.weight, torch.Tensor)
+        weight = module.weight.detach()
         try:
-            packed = form(weight.detach())
+            packed = form(weight)
         except RuntimeError as error:
-            left.append(f"{name}: {str(error).splitlines()[0]}")
-            continue
-        layers += 1
-        if is_head:
+            return str(error).splitlines()[0]
+        if isinstance(module, ParallelLMHead):
             module.quant_method = PackedHeadMethod(packed)
         else:
             module.quant_method = PackedLinearMethod(packed)
             module.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
+        return None
+
+    # The kernels' own packing uses one core.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        reasons = list(threads.map(pack, [module for _, module in wanted]))
+    left = tuple(f"{name}: {why}" for (name, _), why in zip(wanted, reasons, strict=True) if why)
     torch.accelerator.empty_cache()
     if left:
         logger.warning(
             "gapless: %d linear layers are not packed and slower (%s)", len(left), left[0]
         )
-    return PackedLayers(layers, tuple(left))
+    return PackedLayers(len(wanted) - len(left), left)

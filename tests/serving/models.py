@@ -112,6 +112,6 @@ def save(architecture, folder, seed=0):
             del values[name]
     torch.manual_seed(seed)
     model = getattr(transformers, model_class)(getattr(transformers, config_class)(**values))
-    model.to(torch.float32).save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)  # as checkpoints are, as a rule
     tokenizer().save_pretrained(folder)
     return str(folder)

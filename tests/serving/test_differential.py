@@ -41,6 +41,8 @@ VARIANTS = {
     "chunks of 48": {"max_num_batched_tokens": 64, "long_prefill_token_threshold": 48},
     "prefix cache": {"enable_prefix_caching": True, "block_size": 32},
     "eager": {"enforce_eager": True},
+    "plain weights": {"additional_config": {"linear_weights": "plain"}},
+    "int8 weights": {"additional_config": {"linear_weights": "int8"}},
 }
 
 

@@ -1,0 +1,101 @@
+"""The forms of a linear layer's weight, compared with PyTorch's own product."""
+
+import pytest
+import torch
+
+from gapless.serving.linear_weights import (
+    HalfWeight,
+    Int8Weight,
+    PackedWeight,
+    best_weight,
+    form_wanted,
+    is_float16,
+)
+
+needs_fbgemm = pytest.mark.skipif(
+    "fbgemm" not in torch.backends.quantized.supported_engines,
+    reason="this PyTorch has no FBGEMM",
+)
+
+
+@pytest.fixture
+def weight():
+    torch.manual_seed(0)
+    return (torch.randn(96, 64) * 0.05).bfloat16().to("gapless")
+
+
+@needs_fbgemm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 64), (7, 64), (2, 3, 64)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_half_weights_are_multiplied_in_float32(weight, dtype, shape, has_bias):
+    x = torch.randn(shape).to(dtype)
+    bias = torch.randn(96).to(dtype) if has_bias else None
+    found = HalfWeight(weight).multiply(
+        x.to("gapless"), None if bias is None else bias.to("gapless")
+    )
+    exact = torch.nn.functional.linear(
+        x.double(), weight.cpu().double(), None if bias is None else bias.double()
+    )
+    assert found.dtype == dtype
+    assert found.shape == (*shape[:-1], 96)
+    torch.testing.assert_close(found.cpu(), exact.to(dtype))
+
+
+@needs_fbgemm
+def test_a_graph_keeps_the_packed_weight_alive(weight):
+    x = torch.zeros(4, 64, device="gapless")
+    graph, stream = torch.accelerator.Graph(), torch.Stream("gapless")
+    packed = HalfWeight(weight)
+    with stream, graph:
+        out = packed.multiply(x, None)
+    del packed
+    for seed in range(3):
+        torch.manual_seed(seed)
+        rows = torch.randn(4, 64)
+        x.copy_(rows)
+        torch.accelerator.synchronize()
+        graph.replay()
+        torch.accelerator.synchronize()
+        torch.testing.assert_close(out.cpu(), rows @ weight.cpu().float().T)
+
+
+def test_int8_weights_are_near(weight):
+    x = torch.randn(5, 64).bfloat16()
+    bias = torch.randn(96).bfloat16()
+    found = Int8Weight(weight).multiply(x.to("gapless"), bias.to("gapless")).cpu().float()
+    exact = torch.nn.functional.linear(x.float(), weight.cpu().float(), bias.float())
+    assert (found - exact).abs().max() < 0.03 * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (torch.randn(64, 64) * 0.05, False),  # float32 has more digits
+        ((torch.randn(64, 64) * 0.05).bfloat16(), True),
+        ((torch.randn(64, 64) * 0.05).half(), True),
+        (torch.full((2, 2), 7e4), False),  # beyond float16's largest
+        (torch.tensor([[1.0, 1.3e-8]]), True),  # lost beside 1 in float32's sums as well
+        (torch.tensor([[1e-6, 1.3e-8]]), False),
+        (torch.zeros(2, 2), True),
+    ],
+)
+def test_float16_is_taken_where_it_changes_nothing(values, expected):
+    assert is_float16(values) == expected
+
+
+@needs_fbgemm
+@pytest.mark.skipif(
+    torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor computes bfloat16"
+)
+def test_the_best_form_is_the_smallest_that_is_exact(weight):
+    assert isinstance(best_weight(weight), HalfWeight)
+    assert isinstance(best_weight(weight.float()), HalfWeight)
+
+
+def test_forms_are_chosen_by_name():
+    assert form_wanted({}) is best_weight
+    assert form_wanted({"linear_weights": "int8"}) is Int8Weight
+    assert form_wanted({"linear_weights": "plain"}) is PackedWeight
+    with pytest.raises(ValueError, match="linear_weights int4: it may be plain"):
+        form_wanted({"linear_weights": "int4"})
