@@ -7,11 +7,15 @@ standard input and answers with one line for each:
 """
 
 import copy
+import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 import traceback
+
+SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def answer(job):
@@ -179,11 +183,17 @@ def device_facts():
     return {"page": pages[0].numbers, "departures": departures}
 
 
+def end_with_parent():
+    """Also where the parent is killed while this process computes."""
+    ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def main():
     """Fork a child for each job."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    end_with_parent()
     import vllm.v1.engine.llm_engine  # noqa: F401
     from vllm.platforms import current_platform
 
@@ -194,6 +204,7 @@ def main():
         job = json.loads(line)
         child = os.fork()
         if child == 0:
+            end_with_parent()
             os.environ.update(job.get("environment", {}))
             try:
                 result = answer(job)
