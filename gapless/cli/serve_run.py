@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gapless.cli.serve_options import ServerOptions
 
 _POLL_S = 0.05
+_ENDED = "the engine ended by itself, and the server with it; start it again"
 _ANY_HOST = {None: "127.0.0.1", "": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -47,6 +48,8 @@ def run(options: ServerOptions, start_s: float) -> None:
             uvloop.run(_serve(options, start_s))
         else:
             ServeSubcommand.cmd(arguments)
+    except GaplessError:
+        raise
     except Exception as error:
         reason = report.read() or explained(error)
         if reason is None:
@@ -70,10 +73,14 @@ async def _serve(options: ServerOptions, start_s: float) -> None:
     told = asyncio.create_task(_tell_when_ready(options, start_s))
     try:
         await run_server_worker(address, listening, options.arguments)
+    except (RuntimeError, asyncio.CancelledError) as error:  # of requests that were given up
+        if told.done() and not stops.asked:
+            raise GaplessError(_ENDED) from error
+        raise
     finally:
         told.cancel()
     if not stops.asked:
-        raise GaplessError("the engine ended by itself, and the server with it; start it again")
+        raise GaplessError(_ENDED)
 
 
 class _Stops:

@@ -214,6 +214,8 @@ class GaplessPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Set what has no other choice, and refuse what cannot work."""
+        # A graph is recorded from works that are queued; running them first would only take time.
+        vllm_config.compilation_config.cudagraph_num_of_warmups = 0
         # The second generation of model runners needs Triton.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         parallel = vllm_config.parallel_config

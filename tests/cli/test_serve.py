@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -347,12 +348,53 @@ def test_killed_it_takes_its_engine_along(folder):
 
 
 @needs_vllm
+@pytest.mark.thorough
+@pytest.mark.timeout(START_S + STOP_S)
+def test_a_killed_worker_is_an_error_for_its_client(folder):
+    """The worker has a process of its own here, the engine's child."""
+    from openai import APIError, OpenAI
+
+    before = set(os.listdir("/dev/shm"))
+    server = Server(folder, "--served-model-name", "tiny", "--distributed-executor-backend", "mp")
+    try:
+        server.wait_for("serving tiny")
+        url = f"http://127.0.0.1:{server.port}/v1"
+        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = client.completions.create(
+                model="tiny",
+                prompt="hello",
+                max_tokens=LONG,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            pieces = iter(stream)
+            next(pieces)
+            family = psutil.Process(server.process.pid).children(recursive=True)
+            [worker] = [each for each in family if each.name() == "VLLM::Worker"]
+            worker.kill()
+            with pytest.raises(APIError):
+                list(pieces)
+        said = server.process.communicate(timeout=STOP_S)[1]
+        assert server.process.returncode == 1
+        assert said.splitlines()[-1] == (
+            "gapless: error: the engine ended by itself, and the server with it; start it again"
+        )
+        assert not server.members()
+        assert set(os.listdir("/dev/shm")) <= before
+    finally:
+        server.kill()
+
+
+@needs_vllm
 @pytest.mark.timeout(START_S + STOP_S)
 @pytest.mark.parametrize(
     ("size", "words"),
     [
         ("4000G", "--kv-cache-memory-bytes asks for a cache of 4000.00 GiB"),
-        ("1K", "a cache of 1024 bytes holds nothing: a block of 128 tokens takes "),
+        pytest.param(
+            *("1K", "a cache of 1024 bytes holds nothing: a block of 128 tokens takes "),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_one_line(folder, size, words):
