@@ -1,5 +1,5 @@
-// A linear layer in float32 whose weight lies in 16 bits, as FBGEMM's kernel reads it: a step of few
-// rows waits for the weights to be read, and half of the bytes is half of the wait.
+// A linear layer in float32 whose weight lies in 16 bits, as FBGEMM's kernel reads it: a step of
+// few rows waits for the weights to be read, and half of the bytes is half of the wait.
 
 #include <ATen/ATen.h>
 #include <ATen/native/quantized/PackedParams.h>
