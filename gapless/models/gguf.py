@@ -26,14 +26,15 @@ class Conversion:
         source: what it is made from; an entry made from anything else is rebuilt.
         room_bytes: what the files take on the disk, with a margin for the file system.
         remedy: what to install where a package is missing.
-        check: is given the config and the tokenizer; raises ``ValueError`` at what must not be.
+        finish: is given the config and the tokenizer, and sets right what the file does not say;
+            raises ``ValueError`` at what must not be.
     """
 
     entry: str
     source: Mapping[str, str]
     room_bytes: int
     remedy: str
-    check: Callable[[Any, Any], None] = lambda config, tokenizer: None
+    finish: Callable[[Any, Any], None]
 
 
 def obtain_converted(
@@ -104,7 +105,7 @@ def convert(gguf: Path, folder: Path, conversion: Conversion, notify: Notify) ->
             )
             notify("building the tokenizer")
             tokenizer = AutoTokenizer.from_pretrained(**where, local_files_only=True)
-            conversion.check(model.config, tokenizer)
+            conversion.finish(model.config, tokenizer)
             model.config.name_or_path = gguf.stem
             notify("writing the files")
             model.save_pretrained(folder)

@@ -110,7 +110,29 @@ def _profiler() -> None:
     module.validate_worker_profiler_config = lambda config: None
 
 
+def _discarded_samples() -> None:
+    # A part of a prompt is sampled from and the sample thrown away: its generator is set back by
+    # four, as CUDA's count. The device's count one for each operator, so three go on top first;
+    # else a seed's tokens would depend on how many parts its prompt was cut into.
+    module: Any = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    bookkeeping = module.GPUModelRunner._bookkeeping_sync
+
+    def with_offsets(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = self.input_batch
+        for index in self.discard_request_mask.np[: batch.num_reqs].nonzero()[0]:
+            if (generator := batch.generators.get(int(index))) is not None:
+                generator.set_offset(generator.get_offset() + 3)
+        return bookkeeping(self, *args, **kwargs)
+
+    module.GPUModelRunner._bookkeeping_sync = with_offsets
+
+
 SHIMS = (
+    Shim(
+        _discarded_samples,
+        "v1/worker/gpu_model_runner.py",
+        ("                gen.set_offset(gen.get_offset() - 4)",),
+    ),
     Shim(
         _streams_and_events,
         "v1/worker/gpu_model_runner.py",
