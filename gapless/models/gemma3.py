@@ -6,14 +6,13 @@ parts, each a package of its own; together they are one GGUF file, whose SHA-256
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from pathlib import Path
 from typing import Any
 
 from gapless.cache.entries import Notify, sha256_of
 from gapless.models.errors import ModelError
-from gapless.models.gguf import Conversion, obtain_converted
+from gapless.models.gguf import Conversion, obtain_converted, packaged_file
 
 NAME = "gemma-3-270m"
 ENTRY = f"{NAME}-bf16"
@@ -67,20 +66,10 @@ def find_parts() -> tuple[Path, ...]:
     Raises:
         ModelError: a package or its file is missing.
     """
-    return tuple(_part(number) for number in range(_PARTS))
-
-
-def _part(number: int) -> Path:
-    name, wanted = f"{_PACKAGE}-part{number + 1}", f"{_GGUF}.part{number:02}"
-    try:
-        package = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ModelError(f"the package {name} is not installed; {_REMEDY}") from error
-    for file in package.files or []:
-        path = Path(str(package.locate_file(file)))
-        if file.name == wanted and path.is_file():
-            return path
-    raise ModelError(f"{name} {package.version} has no {wanted}; {_REMEDY}")
+    return tuple(
+        packaged_file(f"{_PACKAGE}-part{number + 1}", f"{_GGUF}.part{number:02}", _REMEDY)[0]
+        for number in range(_PARTS)
+    )
 
 
 def join(parts: tuple[Path, ...], folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -35,6 +36,25 @@ class Conversion:
     room_bytes: int
     remedy: str
     finish: Callable[[Any, Any], None]
+
+
+def packaged_file(package: str, name: str, remedy: str) -> tuple[Path, str]:
+    """A file of an installed package, and the package's version.
+
+    Found through the package's metadata: importing it may import much that is not needed.
+
+    Raises:
+        ModelError: the package or its file is missing.
+    """
+    try:
+        found = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ModelError(f"the package {package} is not installed; {remedy}") from error
+    for file in found.files or []:
+        path = Path(str(found.locate_file(file)))
+        if file.name == name and path.is_file():
+            return path, found.version
+    raise ModelError(f"{package} {found.version} has no {name}; {remedy}")
 
 
 def obtain_converted(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 from gapless.cache.entries import Notify, sha256_of
-from gapless.models.errors import ModelError
-from gapless.models.gguf import Conversion, obtain_converted
+from gapless.models.gguf import Conversion, obtain_converted, packaged_file
 
 NAME = "smollm2-135m-instruct"
 ENTRY = f"{NAME}-bf16"
@@ -46,21 +44,10 @@ def conversion(source: dict[str, str]) -> Conversion:
 def find_gguf() -> tuple[Path, str]:
     """The GGUF file of the installed package, and the package's version.
 
-    Found through the package's metadata: importing it would import ``llm`` and ``llama_cpp``,
-    which takes seconds and is not needed.
-
     Raises:
         ModelError: the package or its file is missing.
     """
-    try:
-        package = importlib.metadata.distribution(_PACKAGE)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ModelError(f"the package {_PACKAGE} is not installed; {REMEDY}") from error
-    for file in package.files or []:
-        path = Path(str(package.locate_file(file)))
-        if file.name == _GGUF and path.is_file():
-            return path, package.version
-    raise ModelError(f"{_PACKAGE} {package.version} has no {_GGUF}; {REMEDY}")
+    return packaged_file(_PACKAGE, _GGUF, REMEDY)
 
 
 def _require_chat_tokens(config: Any, tokenizer: Any) -> None:

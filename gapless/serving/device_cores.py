@@ -6,8 +6,7 @@ import os
 
 VARIABLE = "GAPLESS_DEVICE_CORES"
 # Up to here a core that is kept free for the host is a large part of the machine, and the host of a
-# server that double-buffers needs a few hundredths of one: measured on two cores, a step on both is
-# half as long, and the host takes 2 to 6 ms of each.
+# server that double-buffers needs a part of one: benchmarks/serving.py shows both counts of threads.
 _SHARED_UP_TO = 4
 
 
