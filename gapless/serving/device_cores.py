@@ -6,7 +6,7 @@ import os
 
 VARIABLE = "GAPLESS_DEVICE_CORES"
 # Up to here a core that is kept free for the host is a large part of the machine, and the host of a
-# server that double-buffers needs a part of one: benchmarks/serving.py shows both counts of threads.
+# server that double-buffers needs a part of one; benchmarks/serving.py shows both counts.
 _SHARED_UP_TO = 4
 
 
