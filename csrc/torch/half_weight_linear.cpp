@@ -12,10 +12,11 @@ namespace {
 
 using Weight = c10::intrusive_ptr<LinearPackedParamsBase>;
 
-// out [rows, outputs] = x [rows, inputs] times the weight, plus the bias.
-void half_weight_linear(at::Tensor& out, const at::Tensor& x, const Weight& weight,
+// out [rows, outputs] = x [rows, inputs] times the weight times the scale, plus the bias.
+void half_weight_linear(at::Tensor& out, const at::Tensor& x, const Weight& weight, double scale,
                         const std::optional<at::Tensor>& bias) {
-  const at::Tensor rows = x.to(at::kFloat);
+  at::Tensor rows = x.to(at::kFloat);
+  if (scale != 1) rows = at::mul(rows, scale);  // fewer numbers than there are products
   if (out.scalar_type() == at::kFloat) {
     weight->apply_dynamic_out(rows, out, /*reduce_range=*/false);
     if (bias) out.add_(*bias);
@@ -29,7 +30,8 @@ void half_weight_linear(at::Tensor& out, const at::Tensor& x, const Weight& weig
 TORCH_LIBRARY_FRAGMENT(gapless, m) {
   m.def(
       "half_weight_linear(Tensor(a!) out, Tensor x, "
-      "__torch__.torch.classes.quantized.LinearPackedParamsBase weight, Tensor? bias) -> ()");
+      "__torch__.torch.classes.quantized.LinearPackedParamsBase weight, float scale, "
+      "Tensor? bias) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(gapless, CPU, m) { m.impl("half_weight_linear", &half_weight_linear); }

@@ -1,28 +1,22 @@
 #include "torch/step_exchange.h"
 
-#include <linux/futex.h>
-#include <pybind11/pybind11.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <torch/csrc/Exceptions.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <string>
 
 #include "runtime/work.h"
 #include "torch/errors.h"
+#include "torch/futex.h"
+#include "torch/wait.h"
 
 namespace gapless::torch_device {
 namespace {
 
-using Word = std::atomic<uint32_t>;
-// What the system sleeps on is a plain word.
-static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
+using Word = FutexWord;
 
 constexpr uint64_t kPage = 4096;
 
@@ -33,23 +27,6 @@ uint64_t up_to(uint64_t value, uint64_t multiple) {
 [[noreturn]] void refuse(const std::string& text) {
   translated([&]() { throw UsageError(text); });
   __builtin_unreachable();
-}
-
-void check_signals() {
-  pybind11::gil_scoped_acquire lock;
-  if (PyErr_CheckSignals() != 0) throw python_error();
-}
-
-// Not the private ones: the word is known to other processes at other addresses.
-void sleep_on(const Word& word, uint32_t seen, const timespec* timeout) {
-  if (syscall(SYS_futex, &word, FUTEX_WAIT, seen, timeout, nullptr, 0) < 0 && errno == EINTR) {
-    check_signals();
-  }
-}
-
-void ring(Word& bell) {
-  bell.fetch_add(1, std::memory_order_release);
-  syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace
@@ -136,13 +113,13 @@ int64_t StepExchange::post(bool is_same_for_all) {
   own.input_stride = is_same_for_all ? 0 : input_bytes_;
   own.answers.store(0, std::memory_order_relaxed);
   control().posted.store(step + 1, std::memory_order_release);
-  ring(control().bell);
+  futex_ring(control().bell);
   return step;
 }
 
 void StepExchange::call(const std::vector<uint32_t>& ranks) {
   for (const uint32_t rank : ranks) calls(rank).fetch_add(1, std::memory_order_release);
-  ring(control().bell);
+  futex_ring(control().bell);
 }
 
 StepExchange::Waited StepExchange::await(int64_t step, int64_t timeout_ms) const {
@@ -154,7 +131,7 @@ StepExchange::Waited StepExchange::await(int64_t step, int64_t timeout_ms) const
     const int64_t left_ns = until_ns - now_ns();
     if (left_ns <= 0) return Waited::kTime;
     const timespec timeout{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
-    sleep_on(control().answered_bell, seen, &timeout);
+    if (!futex_sleep(control().answered_bell, seen, &timeout)) check_signals();
   }
 }
 
@@ -169,7 +146,7 @@ uint32_t StepExchange::take(uint32_t rank, int64_t next, uint32_t* seen_calls) c
       ++*seen_calls;
       return kCall;
     }
-    sleep_on(control().bell, seen, nullptr);
+    if (!futex_sleep(control().bell, seen, nullptr)) check_signals();
   }
 }
 
@@ -183,12 +160,12 @@ void StepExchange::answer(uint32_t rank, int64_t step, const void* result) {
   *reinterpret_cast<RowHeader*>(to) = {result ? kResult : kSkipped, rank, step, now_ns()};
   if (!result) return report();
   const uint32_t answers = slot(step).answers.fetch_add(1, std::memory_order_acq_rel) + 1;
-  if (answers == workers_) ring(control().answered_bell);
+  if (answers == workers_) futex_ring(control().answered_bell);
 }
 
 void StepExchange::report() {
   control().reports.fetch_add(1, std::memory_order_release);
-  ring(control().answered_bell);
+  futex_ring(control().answered_bell);
 }
 
 }  // namespace gapless::torch_device

@@ -13,13 +13,6 @@
 namespace gapless::torch_device {
 namespace {
 
-// Ctrl-C sets a flag that only the main thread's Python looks at; a long wait has to look for it.
-void check_signals() {
-  if (!Py_IsInitialized()) return;
-  pybind11::gil_scoped_acquire lock;
-  if (PyErr_CheckSignals() != 0) throw python_error();
-}
-
 void wait_unlocked(Stream& stream, uint64_t place) {
   if (stream.done(place)) return;
   const char* site = watchdog::is_on() ? submit_site() : "";
@@ -36,6 +29,12 @@ void report(std::shared_ptr<const Failure> failure) {
 }
 
 }  // namespace
+
+void check_signals() {
+  if (!Py_IsInitialized()) return;
+  pybind11::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw python_error();
+}
 
 void refuse_in_capture(Stream& stream, const char* what) {
   if (!stream.capturing()) return;

@@ -22,4 +22,8 @@ void wait_for(Stream& stream);
 void wait_for(Stream& stream, uint64_t place);
 void wait_for_device(Device& device);
 
+// Runs Python's handlers of the signals that have come, and throws what one of them raises. A long
+// wait of one's own calls it: Ctrl-C sets a flag that only the main thread's Python looks at.
+void check_signals();
+
 }  // namespace gapless::torch_device

@@ -110,7 +110,7 @@ class AsyncExecutor:
 
     @property
     def in_flight(self) -> int:
-        """Steps that were dispatched and not collected."""
+        """Steps that were dispatched, by ``map`` beforehand too, and not collected."""
         return self._dispatched - self._collected
 
     @property
@@ -179,16 +179,30 @@ class AsyncExecutor:
         self._collected += 1
         return results
 
-    def map(self, inputs: Iterable[Any]) -> Iterator[list[Any]]:
-        """Broadcast each input; yields the results in order, ``depth - 1`` steps behind.
+    def map(self, inputs: Iterable[Any], *, ahead: int | None = None) -> Iterator[list[Any]]:
+        """Broadcast each input; yields the results in order.
+
+        Inputs are handed to the workers before their turn, so that a worker whose device has ended
+        a step submits the next one without waiting for the slowest worker. In flight on a device
+        are ``depth`` steps all the same.
+
+        Args:
+            inputs: taken ``depth + ahead - 1`` steps before the result that is asked for.
+            ahead: how many inputs lie before a worker beyond its depth, from 0 to 2. By default 2,
+                and 0 at depth 1, which is sequential. With 0 an input may depend on the results
+                of the step ``depth`` steps before it.
 
         Raises:
             RuntimeError: steps are in flight; or the executor is shut down.
+            ValueError: ``ahead`` is out of range.
         """
         self._require_open("map")
+        most = self._settings.most_posted - self.depth
+        ahead = most if ahead is None else ahead
+        _require_whole("ahead", ahead, 0, most, "0 where an input depends on results")
         if self.in_flight:
             raise RuntimeError(f"{self.in_flight} step(s) were not collected; do so before map()")
-        return self._mapped(iter(inputs))
+        return self._mapped(iter(inputs), self.depth + ahead)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Run a function in each worker, between steps, and return what it returned by rank.
@@ -286,17 +300,18 @@ class AsyncExecutor:
                 return int(found[0])
         return None
 
-    def _mapped(self, inputs: Iterator[Any]) -> Iterator[list[Any]]:
+    def _mapped(self, inputs: Iterator[Any], most_posted: int) -> Iterator[list[Any]]:
         has_ended = False
         try:
             while True:
-                while not has_ended and self.in_flight < self.depth:
+                while not has_ended and self.in_flight < most_posted:
                     try:
                         item = next(inputs)
                     except StopIteration:
                         has_ended = True
                         break
-                    self.broadcast(item)
+                    self._require_open("map")
+                    self._send([item])
                 if not self.in_flight:
                     return
                 yield self.collect()

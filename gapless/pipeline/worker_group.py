@@ -173,7 +173,7 @@ class WorkerGroup:
             self.fail()
         for rank in range(self._settings.world_size):
             mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self.channels.append(Channel(mine, rank, self._settings.depth))
+            self.channels.append(Channel(mine, rank, self._settings.most_posted))
             request = f'{{"event": "fork", "rank": {rank}}}'
             with theirs:
                 try:
@@ -202,7 +202,7 @@ class WorkerGroup:
     def _open_exchange(self, inputs: PackedLayout, results: PackedLayout) -> None:
         from gapless._C import StepCaller, StepExchange
 
-        sizes = (len(self.channels), self._settings.depth, inputs.size, results.size)
+        sizes = (len(self.channels), self._settings.most_posted, inputs.size, results.size)
         memory = os.memfd_create("gapless steps", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, StepExchange.file_bytes(*sizes))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gapless._C import StepExchange, StepPort
 
 Load = Callable[[int], Any]
+# So many steps a worker may be ahead of the slowest one before it has nothing to submit.
+POSTED_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class WorkerSettings:
     device: str
     environment: dict[str, str]
     port: int | None
+
+    @property
+    def most_posted(self) -> int:
+        """Steps that lie before a worker at most, in flight or not yet: see AsyncExecutor.map."""
+        return self.depth + (POSTED_AHEAD if self.depth > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ class _PortWorker:
         slots, settings = self._slots, self._settings
         try:
             self._exchange = StepExchange(
-                file, settings.world_size, settings.depth, slots.input_layout.size,
+                file, settings.world_size, settings.most_posted, slots.input_layout.size,
                 slots.result_layout.size,
             )  # fmt: skip
         finally:

@@ -156,7 +156,7 @@ class _Watch:
             die_with_parent(parent)
             self._control.close()
             end = socket.socket(fileno=descriptor)
-            channel = Channel(end, rank, self._settings.depth)
+            channel = Channel(end, rank, self._settings.most_posted)
             code = run_worker(rank, channel, self._load, self._settings)
             with suppress(Exception):
                 atexit._run_exitfuncs()

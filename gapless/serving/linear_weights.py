@@ -3,11 +3,12 @@
 A step of few sequences waits for the weights to be read from memory, so that their size is its
 speed. ``float16`` takes half of float32's bytes and computes in float32 all the same. It is chosen
 where it changes nothing that float32 could tell: checkpoints hold bfloat16 as a rule, and of those
-numbers all but the tiniest are float16 numbers as well.
+numbers all but the tiniest are float16 numbers as well, if need be times a power of two.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,6 +17,8 @@ import torch
 OPTION = "linear_weights"
 _CACHED_SHAPES = 32
 _MOST_INT8 = 127
+_FLOAT16_EXPONENT = 15  # of the power of two below which its numbers are scaled
+_GREATEST_EXPONENT = 100  # float32 has its inverse, and no weights are smaller
 # Half of the distance from 1 to the next number in float32.
 _FLOAT32_ROUNDOFF = 2.0**-24
 
@@ -49,17 +52,24 @@ class PackedWeight:
 
 
 class HalfWeight:
-    """In float16, in the layout of FBGEMM's matrix product, which computes in float32."""
+    """In float16, in the layout of FBGEMM's matrix product, which computes in float32.
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    Args:
+        weight: float32 or shorter.
+        exponent: the weight lies multiplied by 2^exponent, so that float16 has its small numbers.
+    """
+
+    def __init__(self, weight: torch.Tensor, exponent: int = 0) -> None:
         self.outputs, self.inputs = weight.shape
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.cpu().float(), None)
+        self._scale = 2.0**-exponent
+        scaled = weight.cpu().float() * 2.0**exponent
+        self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """See ``LinearWeight``."""
         out = torch.empty((*x.shape[:-1], self.outputs), dtype=x.dtype, device=x.device)
         torch.ops.gapless.half_weight_linear(
-            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._packed, bias
+            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._packed, self._scale, bias
         )
         return out
 
@@ -93,20 +103,36 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
     """
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedWeight(weight)
-    if is_float16(weight) and "fbgemm" in torch.backends.quantized.supported_engines:
-        return HalfWeight(weight)
+    if "fbgemm" in torch.backends.quantized.supported_engines:
+        exponent = float16_exponent(weight)
+        if exponent is not None:
+            return HalfWeight(weight, exponent)
     return PackedWeight(weight)
 
 
-def is_float16(weight: torch.Tensor) -> bool:
-    """Whether float16 changes it by less than float32's rounding of its largest number."""
+def float16_exponent(weight: torch.Tensor) -> int | None:
+    """The e with which float16 changes weight times 2^e by less than float32's rounding of its
+    largest number: 0 if possible. None: there is none, since the numbers have too many digits.
+    """
     exact = weight.detach().cpu().float()
-    least, most = torch.aminmax(exact)
-    largest = max(-float(least), float(most))
-    if largest > torch.finfo(torch.float16).max:
-        return False
-    error_least, error_most = torch.aminmax(exact.half().float().sub_(exact))
-    return max(-float(error_least), float(error_most)) <= _FLOAT32_ROUNDOFF * largest
+    largest = _largest(exact)
+    if not math.isfinite(largest):
+        return None
+    # Those multiplied so that the largest is just below float16's: the small ones gain most.
+    greatest = min(_FLOAT16_EXPONENT - math.frexp(largest)[1], _GREATEST_EXPONENT)
+    for exponent in (0, greatest):
+        scaled = exact * 2.0**exponent
+        if _largest(scaled) > torch.finfo(torch.float16).max:
+            continue
+        error = _largest(scaled.half().float().sub_(scaled))
+        if error <= _FLOAT32_ROUNDOFF * _largest(scaled):
+            return exponent
+    return None
+
+
+def _largest(values: torch.Tensor) -> float:
+    least, most = torch.aminmax(values)
+    return max(-float(least), float(most))
 
 
 FORMS: dict[object, Callable[[torch.Tensor], LinearWeight]] = {

@@ -96,6 +96,27 @@ def test_each_rank_has_its_own_input_and_two_steps_may_be_under_way(both):
         assert [each.item() for each in results] == [10 * each.item() for each in wanted]
 
 
+def test_what_was_posted_ahead_waits_for_a_slot():
+    """Two steps are in flight at most, however many the caller has posted."""
+    mine, theirs = _mapped(1, 4)
+    caller = _C.StepCaller(mine, LAYOUT, LAYOUT)
+    [port] = _ports(theirs, [0], slots=2)
+    for number in range(4):
+        assert caller.post([_value(number % 3)])
+    big = torch.ones(1500, 1500, device="gapless")
+    for _ in range(4):
+        big = big @ big  # before the steps, and long compared with what the host does
+    _run([port, port])
+    assert caller.wait(0, 0) == TIME
+    for number in range(2):
+        assert port.receive() == STEP
+        assert caller.wait(number, 0) == DONE
+        port.submit()
+    for number in range(4):
+        assert caller.wait(number, MINUTE_MS) == DONE
+        assert caller.results(caller.rows(number))[0].item() == 10 * (number % 3)
+
+
 def test_results_are_not_overwritten_by_later_steps(both):
     _, caller, ports = both
     kept = []

@@ -54,6 +54,35 @@ def test_captured_steps_give_what_they_give_in_one_process(parent, depth):
             assert mine[rank][1].item() == number + rank
 
 
+@pytest.mark.parametrize(("depth", "ahead"), [(1, 0), (2, 0), (2, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("load", [loads.captured, loads.function])
+def test_inputs_are_taken_so_far_ahead_and_change_nothing(parent, load, depth, ahead):
+    is_captured = load is loads.captured
+    values = [(x, torch.tensor([n])) if is_captured else x for n, x in enumerate(_inputs(8))]
+    taken = []
+
+    def inputs():
+        for number, value in enumerate(values):
+            taken.append(number)
+            yield value
+
+    with AsyncExecutor(2, load, depth, parent=parent) as executor:
+        found = []
+        for number, results in enumerate(executor.map(inputs(), ahead=ahead)):
+            assert len(taken) == min(number + depth + ahead, len(values))
+            found.append(results)
+        with pytest.raises(ValueError, match="ahead must be from 0 to"):
+            executor.map([], ahead=3)
+        assert executor.in_flight == 0
+        expected = list(executor.map(values, ahead=0))
+    for mine, wanted in zip(found, expected, strict=True):
+        for rank in range(2):
+            if is_captured:
+                assert torch.equal(mine[rank][0], wanted[rank][0])
+            else:
+                assert torch.equal(mine[rank]["probabilities"], wanted[rank]["probabilities"])
+
+
 def test_captured_steps_run_where_nothing_can_be_captured(parent):
     with AsyncExecutor(2, loads.on_cpu, device="cpu", parent=parent) as executor:
         results = list(executor.map(torch.full((2,), float(n)) for n in range(3)))

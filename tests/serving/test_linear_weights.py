@@ -8,8 +8,8 @@ from gapless.serving.linear_weights import (
     Int8Weight,
     PackedWeight,
     best_weight,
+    float16_exponent,
     form_wanted,
-    is_float16,
 )
 
 needs_fbgemm = pytest.mark.skipif(
@@ -71,17 +71,40 @@ def test_int8_weights_are_near(weight):
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (torch.randn(64, 64) * 0.05, False),  # float32 has more digits
-        ((torch.randn(64, 64) * 0.05).bfloat16(), True),
-        ((torch.randn(64, 64) * 0.05).half(), True),
-        (torch.full((2, 2), 7e4), False),  # beyond float16's largest
-        (torch.tensor([[1.0, 1.3e-8]]), True),  # lost beside 1 in float32's sums as well
-        (torch.tensor([[1e-6, 1.3e-8]]), False),
-        (torch.zeros(2, 2), True),
+        ([[1.0, 1 / 3]], None),  # float32 has more digits
+        ([[1.0, 0.3330078125]], 0),  # and 11 bits are float16's
+        ([[0.0, 0.0]], 0),
+        ([[1.0, 1.3e-8]], 0),  # lost beside 1 in float32's sums as well
+        # 2^-18 + 2^-25 has 8 bits, of which float16 lacks the last one so near its smallest number.
+        ([[1.0, 2.0**-18 + 2.0**-25]], 0),
+        ([[0.25, 2.0**-18 + 2.0**-25]], 16),
+        ([[-0.25, 2.0**-18 + 2.0**-25]], 16),
+        ([[2.0**17, 1.0]], -3),  # beyond float16's largest
+        ([[1e-38, 1e-40]], None),
+        ([[float("inf"), 1.0]], None),
     ],
 )
 def test_float16_is_taken_where_it_changes_nothing(values, expected):
-    assert is_float16(values) == expected
+    assert float16_exponent(torch.tensor(values)) == expected
+
+
+def test_bfloat16_numbers_are_float16_numbers_times_a_power_of_two():
+    torch.manual_seed(0)
+    for scale in (1e-4, 0.02, 1.0, 1e4):
+        weight = (torch.randn(256, 256) * scale).bfloat16()
+        exponent = float16_exponent(weight)
+        assert exponent is not None
+        scaled = weight.float() * 2.0**exponent
+        error = (scaled.half().float() - scaled).abs().max()
+        assert error <= 2.0**-24 * scaled.abs().max()
+
+
+@needs_fbgemm
+@pytest.mark.parametrize("exponent", [4, 16])
+def test_the_exponent_is_taken_out_again(weight, exponent):
+    x = torch.randn(5, 64).to("gapless")
+    found = HalfWeight(weight, exponent).multiply(x, None)
+    assert torch.equal(found.cpu(), HalfWeight(weight).multiply(x, None).cpu())
 
 
 @needs_fbgemm
