@@ -31,7 +31,7 @@ class Machine:
 
     processor: str
     cores: int
-    device_cores: int
+    device_cores: int | None  # None: each participant has its own
     load_before: float
     load_after: float
     torch_version: str
@@ -70,18 +70,24 @@ def publish(title: str, rows: list[Measurement], load_before: float) -> None:
     store(rows, load_before, console)
 
 
-def store(rows: list[Measurement], load_before: float, console: Console) -> None:
-    """Print what the machine was; write all as JSON where ``--json FILE`` asks for it."""
+def store(
+    rows: list[Measurement], load_before: float, console: Console, *, has_device: bool = True
+) -> None:
+    """Print what the machine was; write all as JSON where ``--json FILE`` asks for it.
+
+    ``has_device`` is False where other processes used the device, each with cores of its own.
+    """
     machine = Machine(
         processor=processor(),
         cores=len(os.sched_getaffinity(0)),
-        device_cores=torch.gapless.get_device_properties().cores,
+        device_cores=torch.gapless.get_device_properties().cores if has_device else None,
         load_before=load_before,
         load_after=load(),
         torch_version=torch.__version__,
     )
+    device = f" ({machine.device_cores} for the device)" if machine.device_cores else ""
     console.print(
-        f"{machine.processor}, {machine.cores} cores ({machine.device_cores} for the device), "
+        f"{machine.processor}, {machine.cores} cores{device}, "
         f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after, "
         f"torch {machine.torch_version}"
     )

@@ -4,9 +4,10 @@
 
 Every configuration has a process of its own, which lives while they take turns; a run is timed
 from the first request to the last token, with prompts of 30 tokens and 128 new ones for each. The
-load of the machine is stated, and every repeat is shown. Upstream compiles the model when it
-starts, in four of its six configurations, which takes minutes for each on two cores; ``--only``
-leaves configurations out.
+load of the machine is stated, and every repeat is shown. After the turns of a batch each
+asynchronous engine is recorded, for the idle gaps, and its step compared with the same step alone.
+Upstream compiles the model when it starts, in four of its six configurations, which takes minutes
+for each on two cores; ``--only`` leaves configurations out.
 """
 
 import argparse
@@ -38,6 +39,7 @@ TOKENS = 128
 REPEATS = 3
 WARMUP_TOKENS = 4
 _PAGE = 128  # tokens
+_EXAMINED = 16  # tokens at least, so that there are steps without prompts
 _WIDTH = 110
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -51,6 +53,7 @@ class Participant:
     run: Callable[[dict[str, int]], dict[str, float]]
     end: Callable[[], None]
     runs: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    device: dict[int, dict[str, float]] = field(default_factory=dict)  # what examine() found
 
     def value(self, batch: int, figure: str) -> float:
         """The median of the repeats."""
@@ -94,7 +97,8 @@ def main() -> None:
     )
     for batch in batches:
         print_batch(printed, participants, batch)
-    store(measurements(participants, batches), load_before, printed)
+        print_device(printed, participants, batch)
+    store(measurements(participants, batches), load_before, printed, has_device=False)
 
 
 def parse() -> argparse.Namespace:
@@ -205,6 +209,11 @@ def take_turns(
                     f"batch {batch}, repeat {repeat + 1}, {participant.name}: "
                     f"{result['tokens_per_s']:.1f} tok/s, load {load():.1f}"
                 )
+        for participant in participants:
+            if participant.name.startswith("asynchronous"):
+                say(f"batch {batch}, {participant.name}: looking at its steps")
+                work = {**warmup, "tokens": max(options.tokens, _EXAMINED), "examine": 1}
+                participant.device[batch] = participant.run(work)
 
 
 def best_peer(participants: list[Participant], batch: int, figure: str) -> Participant | None:
@@ -237,7 +246,26 @@ def measurements(participants: list[Participant], batches: tuple[int, ...]) -> l
                         repeats=each.repeats(batch, figure),
                     )
                 )
+        for each in participants:
+            rows += device_measurements(each, batch)
     return rows
+
+
+def device_measurements(participant: Participant, batch: int) -> list[Measurement]:
+    """One row for each figure of the device's steps; the peer of a time is the live step's."""
+    found = participant.device.get(batch)
+    if found is None:
+        return []
+    name = f"batch {batch}, device: {participant.name}"
+    live_ms = found["live_ms"]
+    return [
+        Measurement(f"{name}: step", live_ms, "ms"),
+        Measurement(f"{name}: step alone", found["alone_ms"], "ms", live_ms, "live"),
+        Measurement(f"{name}: products alone", found["products_ms"], "ms", live_ms, "live"),
+        Measurement(f"{name}: idle gap, p50", found["gap_p50_us"], "us"),
+        Measurement(f"{name}: idle gap, p99", found["gap_p99_us"], "us"),
+        Measurement(f"{name}: busy", found["busy_percent"], "%"),
+    ]
 
 
 def print_batch(console: Console, participants: list[Participant], batch: int) -> None:
@@ -259,6 +287,31 @@ def print_batch(console: Console, participants: list[Participant], batch: int) -
             f"{each.value(batch, 'first_token_ms'):.0f}",
             f"{each.value(batch, 'decode_tokens_per_s'):.1f}",
             " ".join(f"{value:.1f}" for value in each.repeats(batch, "tokens_per_s")),
+        )
+    console.print(table)
+
+
+def print_device(console: Console, participants: list[Participant], batch: int) -> None:
+    """What the decode steps were made of."""
+    examined = [each for each in participants if batch in each.device]
+    if not examined:
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("decode steps on the device", no_wrap=True)
+    for name in ("live\nms", "alone\nms", "to\nlive", "products\nalone, ms", "to\nlive"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("idle gap\np50, us", "\np99, us", "busy\n%"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in examined:
+        found = each.device[batch]
+        table.add_row(
+            each.name,
+            *(f"{found['live_ms']:.1f}", f"{found['alone_ms']:.1f}"),
+            f"{found['alone_ms'] / found['live_ms']:.2f}",
+            f"{found['products_ms']:.1f}",
+            f"{found['products_ms'] / found['live_ms']:.2f}",
+            *(f"{found['gap_p50_us']:.0f}", f"{found['gap_p99_us']:.0f}"),
+            f"{found['busy_percent']:.2f}",
         )
     console.print(table)
 

@@ -1,7 +1,8 @@
 """One engine in a process of its own; runs loads that are asked for on standard input.
 
 Started by serving.py with what to build as JSON: ``{"engine": arguments of vLLM's EngineArgs}``.
-Each line of input, ``{"batch": 8, "prompt": 30, "tokens": 128, "seed": 1}``, gives one of output.
+Each line of input, ``{"batch": 8, "prompt": 30, "tokens": 128, "seed": 1}``, gives one of output;
+with ``"examine": 1`` in it, what the steps were made of on the device: see serving_device.py.
 """
 
 import json
@@ -33,10 +34,21 @@ def main() -> None:
     print(json.dumps(ready), file=answers, flush=True)
     for number, line in enumerate(sys.stdin):
         load = json.loads(line)
-        print(json.dumps(run(engine, load, vocabulary, number)), file=answers, flush=True)
+        if load.get("examine"):
+            from serving_device import examine
+
+            answer = examine(
+                engine,
+                load,
+                lambda load, turn, number=number: run(engine, load, vocabulary, f"{number}.{turn}"),
+                engine.vllm_config.scheduler_config.max_num_batched_tokens,
+            )
+        else:
+            answer = run(engine, load, vocabulary, str(number))
+        print(json.dumps(answer), file=answers, flush=True)
 
 
-def run(engine: Any, load: dict[str, int], vocabulary: int, number: int) -> dict[str, Any]:
+def run(engine: Any, load: dict[str, int], vocabulary: int, number: str) -> dict[str, Any]:
     """Time one whole run: from the first request's submission to the last token of all."""
     from vllm import SamplingParams
 
