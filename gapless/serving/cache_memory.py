@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vllm.config.cache import CacheConfig
 
 GIB = 1 << 30
+LIMIT_VARIABLE = "GAPLESS_MEMORY_LIMIT"
 # Zeroing it is part of the start, and host memory is shared with everything else.
 DEFAULT_BYTES = 4 * GIB
 _FREE_SHARE = 0.5
@@ -50,5 +51,5 @@ def require_a_block(available_bytes: int, block_bytes: int, block_tokens: int) -
         raise ValueError(
             f"a cache of {available_bytes} bytes holds nothing: a block of {block_tokens} tokens "
             f"takes {block_bytes} bytes of this model's keys and values, and two are the least; "
-            "raise --kv-cache-memory-bytes, or free memory"
+            f"raise --kv-cache-memory-bytes, or {LIMIT_VARIABLE} if it is set, or free memory"
         )

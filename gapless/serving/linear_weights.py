@@ -24,7 +24,9 @@ _FLOAT32_ROUNDOFF = 2.0**-24
 
 
 class LinearWeight(Protocol):
-    """A weight of shape [outputs, inputs]."""
+    """A weight of shape [outputs, inputs], in so many bytes outside the device's allocator."""
+
+    bytes: int
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """``x @ weight.T + bias`` for x of shape [..., inputs]; the result has x's dtype."""
@@ -37,6 +39,7 @@ class PackedWeight:
         from vllm import _custom_ops
 
         self.outputs, self.inputs = weight.shape
+        self.bytes = weight.nbytes
         self.handler = _custom_ops.create_onednn_mm(weight.cpu().t(), _CACHED_SHAPES)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -61,6 +64,7 @@ class HalfWeight:
 
     def __init__(self, weight: torch.Tensor, exponent: int = 0) -> None:
         self.outputs, self.inputs = weight.shape
+        self.bytes = weight.numel() * torch.float16.itemsize
         self._scale = 2.0**-exponent
         scaled = weight.cpu().float() * 2.0**exponent
         self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None)
@@ -82,6 +86,7 @@ class Int8Weight:
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.outputs, self.inputs = weight.shape
+        self.bytes = 0  # tensors of the device
         exact = weight.float()
         scales = (exact.abs().amax(1) / _MOST_INT8).clamp(min=torch.finfo(torch.float32).tiny)
         self._rounded = (exact / scales[:, None]).round().to(torch.int8)

@@ -36,6 +36,7 @@ class GaplessModelRunner(GPUModelRunner):
         self._step = -1
         self._tokens = 0
         self._departure_changes = -1
+        self.packed_bytes = 0
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights, and bring those of linear layers into the kernels' own layout."""
@@ -44,6 +45,7 @@ class GaplessModelRunner(GPUModelRunner):
             import gapless.serving.experts  # noqa: F401
         super().load_model(*args, **kwargs)
         packed = pack_linears(self.get_model(), form)
+        self.packed_bytes = packed.bytes
         self._page.set("packed_layers", packed.layers)
         self._page.set("unpacked_layers", len(packed.left))
 

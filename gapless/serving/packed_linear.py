@@ -26,6 +26,7 @@ class PackedLayers:
     """What packing did."""
 
     layers: int
+    bytes: int  # outside the device's allocator
     left: tuple[str, ...]  # why a layer was left as it is, one entry for each
 
 
@@ -65,7 +66,7 @@ def pack_linears(
     """
     wanted = [(name, module) for name, module in model.named_modules() if _is_packable(module)]
 
-    def pack(module: nn.Module) -> str | None:
+    def pack(module: nn.Module) -> int | str:
         assert isinstance(module.weight, torch.Tensor)
         weight = module.weight.detach()
         try:
@@ -77,15 +78,20 @@ def pack_linears(
         else:
             module.quant_method = PackedLinearMethod(packed)
             module.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
-        return None
+        return packed.bytes
 
     # The kernels' own packing uses one core.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        reasons = list(threads.map(pack, [module for _, module in wanted]))
-    left = tuple(f"{name}: {why}" for (name, _), why in zip(wanted, reasons, strict=True) if why)
+        results = list(threads.map(pack, [module for _, module in wanted]))
+    left = tuple(
+        f"{name}: {result}"
+        for (name, _), result in zip(wanted, results, strict=True)
+        if isinstance(result, str)
+    )
     torch.accelerator.empty_cache()
     if left:
         logger.warning(
             "gapless: %d linear layers are not packed and slower (%s)", len(left), left[0]
         )
-    return PackedLayers(len(wanted) - len(left), left)
+    packed_bytes = sum(result for result in results if isinstance(result, int))
+    return PackedLayers(len(wanted) - len(left), packed_bytes, left)

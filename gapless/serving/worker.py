@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 
 from gapless.profile import record
 from gapless.serving import shims
-from gapless.serving.cache_memory import GIB, cache_bytes, require_a_block
+from gapless.serving.cache_memory import GIB, LIMIT_VARIABLE, cache_bytes, require_a_block
 from gapless.serving.parent_watch import end_with_parent
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ class GaplessWorker(Worker):
         Raises:
             ValueError: so much is not free, or it is too little for any request.
         """
-        available = cache_bytes(self.cache_config, *torch.accelerator.get_memory_info(self.device))
+        free_bytes, total_bytes = torch.accelerator.get_memory_info(self.device)
+        if os.environ.get(LIMIT_VARIABLE):
+            # The machine's free memory is less by the packed weights, that within a limit is not.
+            free_bytes = max(0, free_bytes - self.model_runner.packed_bytes)
+        available = cache_bytes(self.cache_config, free_bytes, total_bytes)
         layers = self.get_kv_cache_spec().values()
         block_bytes = sum(layer.page_size_bytes for layer in layers)
         require_a_block(available, block_bytes, self.cache_config.block_size)
