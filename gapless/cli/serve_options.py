@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,20 @@ _AS_LONG_AS_FITS = -1
 SEQUENCES_PER_CORE = 32
 _MOST_SEQUENCES = 256
 DRAIN_S = 20
+_FOR_PROGRAMMERS = re.compile(r"\[type=.*\]$|^\s*For further information visit .*")
 
 
 class _Parser(FlexibleArgumentParser):
     """Raises what argparse would print with pages of usage before."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; gapless serve --help=WORD searches the options")
+        raise UsageError(f"{_joined(message)}; gapless serve --help=WORD searches the options")
+
+
+def _joined(message: str) -> str:
+    """In one line, without what pydantic says for programmers."""
+    lines = [_FOR_PROGRAMMERS.sub("", line).strip() for line in message.splitlines()]
+    return " ".join(line for line in lines if line)
 
 
 @dataclass(frozen=True)

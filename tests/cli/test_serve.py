@@ -162,6 +162,22 @@ def test_options_are_found_as_vllm_spells_them(arguments, value):
     assert serve_checks.option(arguments, "max-num-seqs") == value
 
 
+@needs_vllm
+def test_what_the_options_refuse_is_one_line():
+    from gapless.cli.serve_options import _joined
+
+    told = (
+        "argument --profiler-config: 1 validation error for ProfilerConfig\n"
+        "  Value error, only with torch [type=value_error, input_value={'a': 'b'}]\n"
+        "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"
+    )
+    assert _joined(told) == (
+        "argument --profiler-config: 1 validation error for ProfilerConfig "
+        "Value error, only with torch"
+    )
+    assert _joined("unrecognized arguments: --x [type") == "unrecognized arguments: --x [type"
+
+
 def test_what_says_what_was_wrong_is_told_as_it_is():
     assert str(explained(ValueError("too\nlong"))) == "too long"
     assert isinstance(explained(ValueError("x")), UsageError)
