@@ -28,6 +28,7 @@
 #include "torch/profiler.h"
 #include "torch/program.h"
 #include "torch/step_bindings.h"
+#include "torch/team_limit.h"
 #include "torch/wait.h"
 
 namespace gapless::torch_device {
@@ -200,6 +201,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("submit", [](CompletionSignal& signal, int device) {
         translated([&] { signal.submit(current_stream(device)); });
       });
+  m.def("limit_team", [](int device, int most) { limit_team(current_stream(device), most); });
+  m.def("team_size", [](int device) { return team_size(current_stream(device)); });
   bind_steps(m);
   bind_distributed(m);
   m.def("queue_operator", &queue_operator, py::arg("name"));

@@ -56,6 +56,7 @@ from gapless.device.streams import (
     stream,
     synchronize,
 )
+from gapless.device.team import team_limit
 
 sys.modules[__name__].__class__ = CallableModule
 
@@ -139,4 +140,5 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "team_limit",
 ]

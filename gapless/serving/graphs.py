@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from gapless.device.graphs import Graph
+from gapless.device.team import team_limit
+from gapless.serving.device_cores import team_for
 from gapless.serving.metrics_page import engine_page
 
 
@@ -38,7 +40,17 @@ def capture(
         torch.accelerator.synchronize()
         graph.capture_begin()
         try:
-            yield
+            with team_limit(team_for(_tokens())):
+                yield
         finally:
             graph.capture_end()
     engine_page().add("graph_captures")
+
+
+def _tokens() -> int:
+    """Of the batch that is captured."""
+    from vllm.forward_context import get_forward_context
+
+    batch = get_forward_context().batch_descriptor
+    assert batch is not None
+    return int(batch.num_tokens)

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from gapless.device.cores import CorePlan
 from gapless.serving import device_cores
 
 
@@ -15,3 +16,20 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
         monkeypatch.setenv(device_cores.VARIABLE, chosen)
     device_cores.share_cores()
     assert os.environ.get(device_cores.VARIABLE) == found
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "tokens", "team"),
+    [
+        ((0, 1), (0, 1), 1, 1),
+        ((0, 1), (0, 1), 2, 1),
+        ((0, 1), (0, 1), 4, 2),
+        ((0, 1, 2, 3), (0, 1, 2, 3), 1, 3),
+        ((1,), (0,), 1, 1),  # the host has a core of its own
+        ((1, 2, 3), (0,), 1, 3),
+        ((0,), (0,), 1, 1),
+    ],
+)
+def test_small_batches_leave_the_host_a_core(monkeypatch, device, host, tokens, team):
+    monkeypatch.setattr(device_cores.cores, "plan", lambda: CorePlan(device, host, "chosen"))
+    assert device_cores.team_for(tokens) == team

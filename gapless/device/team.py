@@ -1,0 +1,33 @@
+"""How many of the device's threads the kernels of a part of the work compute with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gapless import _C
+
+
+@contextmanager
+def team_limit(most: int, device: int | None = None) -> Iterator[None]:
+    """Let what is submitted inside, to the current stream, compute with ``most`` threads at most.
+
+    For small kernels a team of all cores may cost more than it brings, above all beside a busy
+    host: every kernel ends with its slowest thread. Inside a capture it becomes part of the graph.
+    It changes nothing for drivers whose kernels do not run on the host's cores.
+
+    Args:
+        most: how many; more than the device's cores are not used.
+        device: its index; by default the current one.
+
+    Raises:
+        ValueError: ``most`` is not positive.
+    """
+    if most < 1:
+        raise ValueError(f"most must be at least 1, got {most}; a kernel needs a thread")
+    index = torch.accelerator.current_device_index() if device is None else device
+    _C.limit_team(index, most)
+    try:
+        yield
+    finally:
+        _C.limit_team(index, 0)
