@@ -26,11 +26,14 @@ void HostWait::until(const std::function<bool()>& done, void (*tick)()) {
   int64_t waited_ns = 0;
   // What is nearly done is not worth a sleep.
   while (waited_ns < kSpin_ns) {
-    if (done()) return;
+    if (done()) {
+      history_.note(waited_ns);
+      return;
+    }
     __builtin_ia32_pause();
     waited_ns = now_ns() - start_ns;
   }
-  const int64_t usual_ns = usual_ns_.load(std::memory_order_relaxed);
+  const int64_t usual_ns = history_.shortest_ns();
   int64_t next_tick_ns = kTick_ns;
   bool overslept = false;
   while (!done()) {
@@ -45,11 +48,8 @@ void HostWait::until(const std::function<bool()>& done, void (*tick)()) {
     next_tick_ns = waited_ns + kTick_ns;
     if (tick) tick();
   }
-  // Down at once, up slowly: sleeping too long may let the device idle, asking too often does not.
   // Who slept too long does not know by how much.
-  const int64_t seen_ns = overslept ? usual_ns / 2 : waited_ns;
-  usual_ns_.store(std::min(seen_ns, (3 * usual_ns + seen_ns) / 4 + kShortestSleep_ns),
-                  std::memory_order_relaxed);
+  history_.note(overslept ? usual_ns / 2 : waited_ns);
 }
 
 }  // namespace gapless

@@ -2,7 +2,8 @@
 //
 // How the kernel divides a step among threads depends on lengths that only the device knows, and so
 // does the size of that plan. It is therefore made on the stream's thread and stays there: one slot
-// for each user, which stream order makes safe, under replay of a graph as well.
+// for each user, which stream order makes safe, under replay of a graph as well. The kernel has to
+// run with as many threads as its plan was made for.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,10 +15,17 @@
 #include <string>
 #include <utility>
 
+#include "torch/team_limit.h"
+
 namespace gapless::torch_device {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
+
+struct Plan {
+  at::Tensor metadata;
+  int team = 0;
+};
 
 class Plans {
  public:
@@ -26,7 +34,7 @@ class Plans {
     slots_.emplace_back();
     return static_cast<int64_t>(slots_.size()) - 1;
   }
-  at::Tensor& at(int64_t plan) {
+  Plan& at(int64_t plan) {
     const std::lock_guard lock(mutex_);
     TORCH_CHECK(plan >= 0 && plan < static_cast<int64_t>(slots_.size()), "attention plan ", plan,
                 " does not exist; there are ", slots_.size(), " (gapless::new_attention_plan)");
@@ -35,7 +43,7 @@ class Plans {
 
  private:
   std::mutex mutex_;
-  std::deque<at::Tensor> slots_;  // a deque: what it holds does not move
+  std::deque<Plan> slots_;  // a deque: what it holds does not move
 };
 
 Plans& plans() {
@@ -62,7 +70,7 @@ void plan_attention(int64_t plan, const at::Tensor& seq_lens, const at::Tensor& 
       query_start_loc,          causal,    window,       std::move(isa), split_kv, c10::IValue(),
       std::move(kv_cache_dtype)};
   op.callBoxed(stack);
-  plans().at(plan) = stack.at(0).toTensor();
+  plans().at(plan) = {stack.at(0).toTensor(), TeamSize::now()};
 }
 
 void paged_attention(int64_t plan, const at::Tensor& query, const OptionalTensor& key,
@@ -74,7 +82,7 @@ void paged_attention(int64_t plan, const at::Tensor& query, const OptionalTensor
                      double v_scale, std::string kv_cache_dtype) {
   static const auto attend = kernel("_C::cpu_attention_with_kv_cache");
   static const auto store = kernel("_C::cpu_attn_reshape_and_cache");
-  const at::Tensor& metadata = plans().at(plan);
+  const auto& [metadata, planned_team] = plans().at(plan);
   TORCH_CHECK(metadata.defined(), "attention plan ", plan,
               " was not made yet (gapless::plan_attention comes before gapless::paged_attention)");
   // A block holds its keys and then its values, for each head.
@@ -106,6 +114,7 @@ void paged_attention(int64_t plan, const at::Tensor& query, const OptionalTensor
                           k_scale,
                           v_scale,
                           std::move(kv_cache_dtype)};
+  const TeamSize as_planned(planned_team);
   attend.callBoxed(stack);
 }
 

@@ -24,10 +24,16 @@ const Runtime& runtime() {
   return found;
 }
 
+void set_size(int size) {
+  if (size == 0 || !runtime().set) return;
+  runtime().set(size);
+  if (runtime().set_mkl) runtime().set_mkl(size);
+}
+
 // What the driver gave this stream's thread. Kept here, not by who sets a limit: where a work fails
 // in between, the limit's end is skipped, and the next one finds the right number all the same.
 int& own_size() {
-  thread_local int size = runtime().get ? runtime().get() : 0;
+  thread_local int size = TeamSize::now();
   return size;
 }
 
@@ -37,10 +43,7 @@ class SetTeam final : public Work {
 
   void run(const RunContext&) override {
     const int own = own_size();
-    const int size = most_ > 0 ? std::min(most_, own) : own;
-    if (size == 0 || !runtime().set) return;
-    runtime().set(size);
-    if (runtime().set_mkl) runtime().set_mkl(size);
+    set_size(most_ > 0 ? std::min(most_, own) : own);
   }
 
  private:
@@ -52,13 +55,23 @@ class ReadTeam final : public Work {
   explicit ReadTeam(std::shared_ptr<int> out)
       : Work(WorkKind::kWait, "read team size"), out_(std::move(out)) {}
 
-  void run(const RunContext&) override { *out_ = runtime().get ? runtime().get() : 0; }
+  void run(const RunContext&) override { *out_ = TeamSize::now(); }
 
  private:
   const std::shared_ptr<int> out_;
 };
 
 }  // namespace
+
+int TeamSize::now() { return runtime().get ? runtime().get() : 0; }
+
+TeamSize::TeamSize(int size) : before_(now()) {
+  if (size != before_) set_size(size);
+}
+
+TeamSize::~TeamSize() {
+  if (now() != before_) set_size(before_);
+}
 
 void limit_team(Stream& stream, int most) { stream.submit(std::make_unique<SetTeam>(most)); }
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
 from gapless import _C
+
+_limits: ContextVar[int] = ContextVar("team limits", default=0)
 
 
 @contextmanager
@@ -26,8 +29,12 @@ def team_limit(most: int, device: int | None = None) -> Iterator[None]:
     if most < 1:
         raise ValueError(f"most must be at least 1, got {most}; a kernel needs a thread")
     index = torch.accelerator.current_device_index() if device is None else device
+    outer = _limits.get()
+    most = min(most, outer) if outer else most
     _C.limit_team(index, most)
+    token = _limits.set(most)
     try:
         yield
     finally:
-        _C.limit_team(index, 0)
+        _limits.reset(token)
+        _C.limit_team(index, outer)

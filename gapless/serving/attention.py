@@ -20,6 +20,9 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
+from gapless.device.team import team_limit
+from gapless.serving.device_cores import team_for
+
 
 class GaplessAttentionBackend(CPUAttentionBackend):
     """The kernels and the cache's layout are those of vLLM's CPU backend."""
@@ -98,20 +101,21 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         )
 
     def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
-        torch.ops.gapless.plan_attention(
-            self.plan,
-            common.seq_lens,
-            common.query_start_loc,
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-            self.dtype,
-            causal,
-            self.window_size,
-            self.isa,
-            envs.VLLM_CPU_ATTN_SPLIT_KV,
-            self.kv_cache_dtype,
-        )
+        with team_limit(team_for(common.num_actual_tokens)):  # as the graph that attends
+            torch.ops.gapless.plan_attention(
+                self.plan,
+                common.seq_lens,
+                common.query_start_loc,
+                self.num_heads,
+                self.num_kv_heads,
+                self.head_dim,
+                self.dtype,
+                causal,
+                self.window_size,
+                self.isa,
+                envs.VLLM_CPU_ATTN_SPLIT_KV,
+                self.kv_cache_dtype,
+            )
 
 
 class GaplessAttention(CPUAttentionBackendImpl):

@@ -25,6 +25,11 @@ def test_it_lasts_as_long_as_its_block(own):
     assert _C.team_size(0) == own
     with team_limit(own + 5):
         assert _C.team_size(0) == own
+    with team_limit(1):
+        with team_limit(own):
+            assert _C.team_size(0) == 1
+        assert _C.team_size(0) == 1
+    assert _C.team_size(0) == own
     with pytest.raises(KeyError), team_limit(1):
         raise KeyError
     assert _C.team_size(0) == own
