@@ -31,7 +31,8 @@ INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
 # Much of a test is another process's start; each file's tests stay in one worker. 0: no workers.
 PYTEST_WORKERS ?= 2
-PYTEST = python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+# In the order of their names: files with few tests, which may be the longest ones, do not come last.
+PYTEST = python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 # These start processes with drivers of their own choice.
 DRIVERS_OF_THEIR_OWN := $(addprefix --ignore=tests/device/test_,drivers.py several_devices.py process.py)
 SECONDS_EACH ?= 60
@@ -42,7 +43,7 @@ CONFORMANCE_ARGS ?=
 SECONDS_SOAK := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600)
 DEMO_ARGS ?=
 
-.PHONY: help env demo test lint types format format-check pytest serving-tests conformance random soak serving-soak sanitize bench clean distclean
+.PHONY: help env demo test lint types format format-check pytest serving-tests conformance test-all random soak serving-soak sanitize bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -74,6 +75,9 @@ pytest: $(INSTALLED) ## Run the tests only (PYTEST_ARGS=...)
 		$(wildcard tests/pipeline/test_pipeline*.py) $(PYTEST_ARGS)
 	GAPLESS_DRIVER=sim GAPLESS_NUM_DEVICES=2 $(PYTEST) tests/random \
 		tests/ecosystem/test_generators.py $(PYTEST_ARGS)
+
+test-all: $(INSTALLED) ## All tests, also the many and long ones that `make test` leaves out
+	$(PYTEST) -m '' $(PYTEST_ARGS)
 
 serving-tests: $(INSTALLED) ## All tests of serving, in about 15 minutes; `make test` runs a part
 	$(PYTEST) tests/serving tests/cli/test_serve.py tests/cli/test_serve_demo.py -m '' $(PYTEST_ARGS)

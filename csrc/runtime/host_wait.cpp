@@ -33,7 +33,7 @@ void HostWait::until(const std::function<bool()>& done, void (*tick)()) {
     __builtin_ia32_pause();
     waited_ns = now_ns() - start_ns;
   }
-  const int64_t usual_ns = history_.shortest_ns();
+  const int64_t usual_ns = expected_ns();
   int64_t next_tick_ns = kTick_ns;
   bool overslept = false;
   while (!done()) {

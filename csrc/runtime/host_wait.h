@@ -44,6 +44,8 @@ class HostWait {
   // moment, unless the wait is less than 3/4 of the shortest of the last ones. Calls `tick` about
   // every 50 ms.
   void until(const std::function<bool()>& done, void (*tick)());
+  // How long a wait is expected to be at least; most of that is slept through.
+  int64_t expected_ns() const { return history_.shortest_ns(); }
 
  private:
   WaitHistory history_;

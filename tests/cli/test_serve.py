@@ -330,6 +330,7 @@ def test_it_finishes_what_it_has_and_refuses_what_is_new(folder, tmp_path):
 
 @needs_vllm
 @pytest.mark.timeout(START_S + STOP_S)
+@pytest.mark.thorough
 def test_ctrl_c_while_it_starts_ends_it_with_its_engine(folder):
     server = Server(folder)
     try:
@@ -407,12 +408,10 @@ def test_a_killed_worker_is_an_error_for_its_client(folder):
     ("size", "words"),
     [
         ("4000G", "--kv-cache-memory-bytes asks for a cache of 4000.00 GiB"),
-        pytest.param(
-            *("1K", "a cache of 1024 bytes holds nothing: a block of 128 tokens takes "),
-            marks=pytest.mark.thorough,
-        ),
+        ("1K", "a cache of 1024 bytes holds nothing: a block of 128 tokens takes "),
     ],
 )
+@pytest.mark.thorough
 def test_what_the_engine_refuses_is_one_line(folder, size, words):
     process = subprocess.run(
         [

@@ -54,6 +54,7 @@ def test_calls_are_padded_to_the_nearest_bucket_and_results_cut():
     assert function.statistics.exact == 1
 
 
+@pytest.mark.thorough
 def test_the_nearest_bucket_serves_while_the_right_one_is_being_made(monkeypatch):
     hold = threading.Event()
     hold.set()

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from gapless.compile import statistics
@@ -10,6 +11,7 @@ from gapless.compile import statistics
 PAGE = Path(__file__).parents[2] / "docs" / "compile.md"
 
 
+@pytest.mark.thorough
 def test_the_examples_do_what_the_page_says(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3

@@ -35,6 +35,7 @@ def compiled(**options):
     return torch.compile(affine, backend=gapless_backend, options=options)
 
 
+@pytest.mark.thorough
 def test_a_program_is_made_in_the_background(held, monkeypatch, capfd):
     monkeypatch.delenv("GAPLESS_COMPILE")
     function = compiled()

@@ -34,8 +34,15 @@ def test_pinning_in_this_process():
     assert "copy host to device" not in operations
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("used_before", [True, False])
+@pytest.mark.parametrize(
+    ("method", "used_before"),
+    [
+        ("fork", True),
+        ("fork", False),
+        ("spawn", True),
+        pytest.param("spawn", False, marks=pytest.mark.thorough),
+    ],
+)
 def test_workers(method, used_before):
     """The pinning thread serves batches of worker processes, whoever used the device first."""
     done = run(

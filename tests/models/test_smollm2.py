@@ -59,6 +59,7 @@ def converted(tmp_path_factory):
     return obtain_smollm2(notes.append, root), root, notes
 
 
+@pytest.mark.thorough
 def test_the_converted_model_answers_in_english(converted):
     folder, _root, notes = converted
     assert "once" in notes[0]
@@ -77,6 +78,7 @@ def test_the_converted_model_answers_in_english(converted):
     assert output[0, -1] in loaded.stop_tokens
 
 
+@pytest.mark.thorough
 def test_it_is_stored_in_bfloat16_and_used_again(converted):
     folder, root, notes = converted
     before = (folder / MANIFEST).stat().st_mtime_ns

@@ -39,6 +39,7 @@ def _run(folder, **files):
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_the_examples_run(tmp_path):
     (first, steps), (second, program), (third, with_parent), (fourth, captured) = _files()
     assert [first, second, third, fourth] == ["steps.py", "program.py", "program.py", "steps.py"]

@@ -98,6 +98,7 @@ def test_asynchronous_is_synchronous(gapless, model, variant, count):
         assert page["waits_prompt_logprobs"] > 0
 
 
+@pytest.mark.thorough
 def test_sessions_whose_input_streams_in(gapless, upstream, model):
     """Some pieces wait for the answer to the one before; others come while that is being given."""
     draw = random.Random(3)
