@@ -28,6 +28,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from serving_configurations import Configuration, Engine, ours, threads, upstream
+from serving_peer import FOLDER, peer_python
 
 from gapless.models.load import choose_dtype
 from gapless.models.smollm2 import obtain_smollm2
@@ -78,7 +79,7 @@ def main() -> None:
     participants: list[Participant] = []
     with tempfile.TemporaryDirectory(prefix="gapless-serving-") as folder:
         try:
-            for configuration in chosen(options):
+            for configuration in chosen(options, say):
                 participants.append(start(configuration, model, dtype.name, batches, folder, say))
             if options.llama_cpp is not None:
                 participants += start_llama_cpp(options, dtype.name, Path(folder), say)
@@ -105,6 +106,11 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", action="store_true", help="upstream's CPU backend as well")
+    parser.add_argument(
+        "--peer-python",
+        type=Path,
+        help="upstream's interpreter; by default build/upstream's, which is made at first use",
+    )
     parser.add_argument("--llama-cpp", type=Path, help="path of the program llama-batched-bench")
     parser.add_argument("--large", action="store_true", help=f"batch {LARGE} as well")
     parser.add_argument("--batch", type=int, action="append", help="only this one; may be repeated")
@@ -123,10 +129,12 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def chosen(options: argparse.Namespace) -> list[Configuration]:
+def chosen(options: argparse.Namespace, say: Callable[[str], None]) -> list[Configuration]:
     """Who takes part."""
     cores = len(os.sched_getaffinity(0))
-    every = ours(cores) + (upstream(cores) if options.peer else [])
+    every = ours(cores)
+    if options.peer:
+        every += upstream(cores, options.peer_python or peer_python(FOLDER, say))
     return [each for each in every if not options.only or any(o in each.name for o in options.only)]
 
 

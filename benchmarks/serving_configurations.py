@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class Configuration:
     is_peer: bool
     environment: dict[str, str] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    python: Path = Path(sys.executable)
 
 
 def ours(cores: int) -> list[Configuration]:
@@ -49,8 +50,8 @@ def ours(cores: int) -> list[Configuration]:
     return ahead + in_step
 
 
-def upstream(cores: int) -> list[Configuration]:
-    """vLLM's CPU backend: as it comes, and what may be its best."""
+def upstream(cores: int, python: Path) -> list[Configuration]:
+    """vLLM's CPU backend: as it comes, and what may be its best; run by that interpreter."""
     cpu = {"VLLM_TARGET_DEVICE": "cpu"}
     found = [Configuration("upstream, default", True, cpu)]
     if cores > 1:
@@ -72,7 +73,7 @@ def upstream(cores: int) -> list[Configuration]:
                     {"enforce_eager": is_eager, "distributed_executor_backend": "uni"},
                 )
             )
-    return found
+    return [replace(each, python=python) for each in found]
 
 
 def threads(count: int) -> str:
@@ -90,7 +91,7 @@ class Engine:
         self._log = log.open("w")
         job = {"engine": {**common, **configuration.engine}}
         self._process = subprocess.Popen(
-            [sys.executable, str(_ENGINE), json.dumps(job)],
+            [str(configuration.python), str(_ENGINE), json.dumps(job)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

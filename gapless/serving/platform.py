@@ -205,6 +205,13 @@ class GaplessPlatform(Platform):
         compilation = vllm_config.compilation_config
         compilation.mode = CompilationMode.NONE
         eager = vllm_config.model_config is not None and vllm_config.model_config.enforce_eager
+        if vllm_config.parallel_config.world_size > 1 and not eager:
+            logger.warning(
+                "gapless: with %d workers decode steps run operator by operator, since what workers "
+                "exchange is not captured in graphs",
+                vllm_config.parallel_config.world_size,
+            )
+            eager = True
         compilation.cudagraph_mode = CUDAGraphMode.NONE if eager else CUDAGraphMode.FULL_DECODE_ONLY
         if compilation.cudagraph_capture_sizes is None and not eager:
             most = vllm_config.scheduler_config.max_num_seqs
