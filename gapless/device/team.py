@@ -28,9 +28,25 @@ def team_limit(most: int, device: int | None = None) -> Iterator[None]:
     """
     if most < 1:
         raise ValueError(f"most must be at least 1, got {most}; a kernel needs a thread")
+    outer = _limits.get()
+    with _limit(min(most, outer) if outer else most, device):
+        yield
+
+
+@contextmanager
+def whole_team(device: int | None = None) -> Iterator[None]:
+    """Take all of the device's threads inside a ``team_limit``, for a kernel that is worth them."""
+    if not _limits.get():
+        yield
+        return
+    with _limit(0, device):
+        yield
+
+
+@contextmanager
+def _limit(most: int, device: int | None) -> Iterator[None]:
     index = torch.accelerator.current_device_index() if device is None else device
     outer = _limits.get()
-    most = min(most, outer) if outer else most
     _C.limit_team(index, most)
     token = _limits.set(most)
     try:

@@ -21,7 +21,7 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 
 from gapless.device.team import team_limit
-from gapless.serving.device_cores import team_for
+from gapless.serving.device_cores import attention_team
 
 
 class GaplessAttentionBackend(CPUAttentionBackend):
@@ -101,7 +101,7 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         )
 
     def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
-        with team_limit(team_for(common.num_actual_tokens)):  # as the graph that attends
+        with team_limit(attention_team(common.num_actual_tokens)):
             torch.ops.gapless.plan_attention(
                 self.plan,
                 common.seq_lens,

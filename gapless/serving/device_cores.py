@@ -12,20 +12,27 @@ VARIABLE = "GAPLESS_DEVICE_CORES"
 _SHARED_UP_TO = 4
 
 
-# A batch of so few tokens computes in a step's time little more with the host's core than without.
-_FEW_TOKENS = 2
+# Up to so many tokens a kernel other than a matrix product is over before a team has come together.
+_SMALL = 8
+_SMALL_ATTENTION = 2
 
 
-def team_for(tokens: int) -> int:
-    """How many threads a decode step of so many tokens computes with, in a graph of its own.
+def small_kernels_team(tokens: int) -> int:
+    """How many threads a decode step of so many tokens computes with, but for matrix products.
 
-    Its products wait for memory, which one core less reads almost as fast, and each of its many
-    small kernels ends with the thread that the host has interrupted.
+    A step has hundreds of small kernels, and each ends with its slowest thread, which beside a busy
+    host is one that was interrupted.
     """
-    plan = cores.plan()
-    size = len(plan.device_cores)
-    shared = set(plan.device_cores) >= set(plan.host_cores)
-    return size - 1 if tokens <= _FEW_TOKENS and shared and size > 1 else size
+    return 1 if tokens <= _SMALL else _device_cores()
+
+
+def attention_team(tokens: int) -> int:
+    """The same of attention, which takes longer than the other small kernels."""
+    return 1 if tokens <= _SMALL_ATTENTION else _device_cores()
+
+
+def _device_cores() -> int:
+    return max(1, len(cores.plan().device_cores))
 
 
 def share_cores() -> None:

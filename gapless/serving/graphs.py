@@ -10,7 +10,7 @@ import torch
 
 from gapless.device.graphs import Graph
 from gapless.device.team import team_limit
-from gapless.serving.device_cores import team_for
+from gapless.serving.device_cores import small_kernels_team
 from gapless.serving.metrics_page import engine_page
 
 
@@ -40,7 +40,7 @@ def capture(
         torch.accelerator.synchronize()
         graph.capture_begin()
         try:
-            with team_limit(team_for(_tokens())):
+            with team_limit(small_kernels_team(_tokens())):
                 yield
         finally:
             graph.capture_end()

@@ -16,6 +16,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
 )
 
+from gapless.device.team import whole_team
 from gapless.serving.linear_weights import LinearWeight, best_weight
 
 logger = init_logger(__name__)
@@ -39,7 +40,8 @@ class _OnPackedWeight:
         self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The layer's product."""
-        return self.packed.multiply(x, bias)
+        with whole_team():
+            return self.packed.multiply(x, bias)
 
 
 class PackedLinearMethod(_OnPackedWeight, UnquantizedLinearMethod):

@@ -207,8 +207,8 @@ class GaplessPlatform(Platform):
         eager = vllm_config.model_config is not None and vllm_config.model_config.enforce_eager
         if vllm_config.parallel_config.world_size > 1 and not eager:
             logger.warning(
-                "gapless: with %d workers decode steps run operator by operator, since what workers "
-                "exchange is not captured in graphs",
+                "gapless: with %d workers decode steps run operator by operator, since what "
+                "workers exchange is not captured in graphs",
                 vllm_config.parallel_config.world_size,
             )
             eager = True

@@ -9,7 +9,7 @@ import torch
 
 from gapless import _C
 from gapless.device.cores import plan
-from gapless.device.team import team_limit
+from gapless.device.team import team_limit, whole_team
 
 
 @pytest.fixture
@@ -30,6 +30,12 @@ def test_it_lasts_as_long_as_its_block(own):
             assert _C.team_size(0) == 1
         assert _C.team_size(0) == 1
     assert _C.team_size(0) == own
+    with team_limit(1):
+        with whole_team():
+            assert _C.team_size(0) == own
+        assert _C.team_size(0) == 1
+    with whole_team():
+        assert _C.team_size(0) == own
     with pytest.raises(KeyError), team_limit(1):
         raise KeyError
     assert _C.team_size(0) == own

@@ -19,17 +19,10 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
 
 
 @pytest.mark.parametrize(
-    ("device", "host", "tokens", "team"),
-    [
-        ((0, 1), (0, 1), 1, 1),
-        ((0, 1), (0, 1), 2, 1),
-        ((0, 1), (0, 1), 4, 2),
-        ((0, 1, 2, 3), (0, 1, 2, 3), 1, 3),
-        ((1,), (0,), 1, 1),  # the host has a core of its own
-        ((1, 2, 3), (0,), 1, 3),
-        ((0,), (0,), 1, 1),
-    ],
+    ("tokens", "small", "attention"), [(1, 1, 1), (2, 1, 1), (4, 1, 3), (8, 1, 3), (16, 3, 3)]
 )
-def test_small_batches_leave_the_host_a_core(monkeypatch, device, host, tokens, team):
-    monkeypatch.setattr(device_cores.cores, "plan", lambda: CorePlan(device, host, "chosen"))
-    assert device_cores.team_for(tokens) == team
+def test_small_kernels_have_a_thread(monkeypatch, tokens, small, attention):
+    plan = CorePlan((0, 1, 2), (0, 1, 2), "chosen")
+    monkeypatch.setattr(device_cores.cores, "plan", lambda: plan)
+    assert device_cores.small_kernels_team(tokens) == small
+    assert device_cores.attention_team(tokens) == attention
