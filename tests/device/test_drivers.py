@@ -101,7 +101,14 @@ def test_operators_that_went_through_host_copies_are_counted(copy_only):
     assert done.stdout == f"69.0 {expected}\n1\n", done.stderr
 
 
-@pytest.mark.parametrize("suite", ["test_eager.py", "test_streams.py", "test_graphs.py"])
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param("test_eager.py", marks=pytest.mark.thorough),
+        pytest.param("test_streams.py", marks=pytest.mark.thorough),
+        "test_graphs.py",
+    ],
+)
 def test_the_device_passes_its_tests_on_private_memory(copy_only, suite):
     path = str(ROOT / "tests/device" / suite)
     code = f"import pytest, sys; sys.exit(pytest.main(['-q', '-x', {path!r}]))"
