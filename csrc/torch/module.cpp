@@ -201,7 +201,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("submit", [](CompletionSignal& signal, int device) {
         translated([&] { signal.submit(current_stream(device)); });
       });
-  m.def("limit_team", [](int device, int most) { limit_team(current_stream(device), most); });
+  py::class_<TeamLimit>(m, "TeamLimit")
+      .def(py::init([](int device, int most) {
+             return std::make_unique<TeamLimit>(current_stream(device), most);
+           }),
+           py::arg("device"), py::arg("most"))
+      .def("end", &TeamLimit::end);
   m.def("team_size", [](int device) { return team_size(current_stream(device)); });
   bind_steps(m);
   bind_distributed(m);

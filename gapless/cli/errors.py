@@ -58,7 +58,7 @@ def exit_code(error: Exception) -> int:
     """2 where another request would succeed, 1 where this one failed."""
     from gapless.errors import UsageError
 
-    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+    return WRONG_USAGE if isinstance(error, UsageError) or _is_of_a_variable(error) else FAILED
 
 
 def one_line(error: Exception) -> str:
@@ -68,10 +68,16 @@ def one_line(error: Exception) -> str:
     from gapless.errors import GaplessError
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, GaplessError | torch.OutOfMemoryError | torch.AcceleratorError) and lines:
+    ours = isinstance(error, GaplessError | torch.OutOfMemoryError | torch.AcceleratorError)
+    if lines and (ours or _is_of_a_variable(error)):
         return lines[0]
     first = lines[0] if lines else "no message"
     return f"{type(error).__name__}: {first} ({DEBUG_VARIABLE}=1 shows where)"
+
+
+def _is_of_a_variable(error: Exception) -> bool:
+    """Whether the device refuses an environment variable of its own, which PyTorch passes on."""
+    return isinstance(error, RuntimeError | ValueError) and str(error).startswith("GAPLESS_")
 
 
 def _is_control_flow(error: Exception) -> bool:

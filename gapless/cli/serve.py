@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import tempfile
 import time
 import warnings
@@ -73,11 +74,12 @@ def serve(context: typer.Context) -> None:
     if "-h" in arguments or "--help" in arguments:
         print(HELP, end="")
         return
+    from gapless.cli.serve_run import give_up, run
+
     start_s = time.monotonic()
+    signal.signal(signal.SIGTERM, give_up)
     options = prepare(arguments)
     if options is not None:
-        from gapless.cli.serve_run import run
-
         run(options, start_s)
 
 

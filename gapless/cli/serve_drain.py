@@ -15,6 +15,7 @@ MIDDLEWARE = f"{__name__}.RefuseWhileDraining"
 _RETRY_S = b"5"
 # Reading is harmless, and whoever watches the server wants to go on watching.
 _STILL_ANSWERED = ("GET", "HEAD", "OPTIONS")
+_HEALTH = "/health"  # whoever asks for it sends requests here while it is well
 _BODY = (
     b'{"error": {"message": "the server is stopping: it finishes the requests that it has and '
     b'takes no new ones", "type": "ServiceUnavailableError", "param": null, "code": 503}}'
@@ -39,7 +40,9 @@ class RefuseWhileDraining:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request."""
-        is_request = scope["type"] == "http" and scope["method"] not in _STILL_ANSWERED
+        is_request = scope["type"] == "http" and (
+            scope["method"] not in _STILL_ANSWERED or scope["path"] == _HEALTH
+        )
         if not (_is_draining and is_request):
             await self._app(scope, receive, send)
             return

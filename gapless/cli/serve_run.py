@@ -65,7 +65,7 @@ async def _serve(options: ServerOptions, start_s: float) -> None:
 
     # vLLM replaces them once it accepts connections.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _give_up)
+        signal.signal(number, give_up)
     stops = _Stops(asyncio.get_running_loop())
     address, listening = setup_server(options.arguments, reuse_port=False)
     # Else the port would be taken, and connections to it without an answer, while an engine lives.
@@ -102,14 +102,17 @@ class _Stops:
         self._add(number, handler)
 
 
-def _give_up(number: int, _: object) -> None:
+def give_up(number: int, _: object) -> None:
     """End at once, with the engine, which has answered nobody yet.
 
     An exception would get lost: who waits for the engine takes some for its own.
     """
+    from gapless.serving.own_folder import remove_own_folders
+
     for engine in multiprocessing.active_children():
         engine.kill()
         engine.join()
+    remove_own_folders()
     say("stopped before it was ready")
     os._exit(128 + number)
 

@@ -8,35 +8,44 @@ import torch
 
 from gapless import _C
 
-_limits: ContextVar[int] = ContextVar("team limits", default=0)
+_MOST = 1 << 16
+_is_limited: ContextVar[bool] = ContextVar("team is limited", default=False)
 
 
 @contextmanager
-def team_limit(most: int, device: int | None = None) -> Iterator[None]:
+def team_limit(most: int, device: torch.types.Device = None) -> Iterator[None]:
     """Let what is submitted inside, to the current stream, compute with ``most`` threads at most.
 
     For small kernels a team of all cores may cost more than it brings, above all beside a busy
-    host: every kernel ends with its slowest thread. Inside a capture it becomes part of the graph.
-    It changes nothing for drivers whose kernels do not run on the host's cores.
+    host: every kernel ends with its slowest thread. Limits inside limits count as well. Inside a
+    capture a limit becomes part of the graph; around one it is not, and what has no limit of its
+    own takes that of its replay. It belongs to one stream: others are not limited. It changes
+    nothing for drivers whose kernels do not run on the host's cores.
 
     Args:
         most: how many; more than the device's cores are not used.
-        device: its index; by default the current one.
+        device: by default the current one.
 
     Raises:
+        TypeError: ``most`` is no whole number.
         ValueError: ``most`` is not positive.
+        RuntimeError: at the end, a capture has begun or ended inside.
     """
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise TypeError(f"most must be a whole number of threads, got {most!r}")
     if most < 1:
         raise ValueError(f"most must be at least 1, got {most}; a kernel needs a thread")
-    outer = _limits.get()
-    with _limit(min(most, outer) if outer else most, device):
+    with _limit(min(most, _MOST), device):
         yield
 
 
 @contextmanager
-def whole_team(device: int | None = None) -> Iterator[None]:
-    """Take all of the device's threads inside a ``team_limit``, for a kernel that is worth them."""
-    if not _limits.get():
+def whole_team(device: torch.types.Device = None) -> Iterator[None]:
+    """Take all of the device's threads inside a ``team_limit``, for a kernel that is worth them.
+
+    Outside of one, and of a capture, it does nothing.
+    """
+    if not _is_limited.get() and not torch.accelerator.current_stream(device).is_capturing():
         yield
         return
     with _limit(0, device):
@@ -44,13 +53,19 @@ def whole_team(device: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _limit(most: int, device: int | None) -> Iterator[None]:
-    index = torch.accelerator.current_device_index() if device is None else device
-    outer = _limits.get()
-    _C.limit_team(index, most)
-    token = _limits.set(most)
+def _limit(most: int, device: torch.types.Device) -> Iterator[None]:
+    limit = _C.TeamLimit(_index(device), most)
+    token = _is_limited.set(True)
     try:
         yield
     finally:
-        _limits.reset(token)
-        _C.limit_team(index, outer)
+        _is_limited.reset(token)
+        limit.end()
+
+
+def _index(device: torch.types.Device) -> int:
+    current = torch.accelerator.current_device_index()
+    if device is None:
+        return current
+    index = device if isinstance(device, int) else torch.device(device).index
+    return current if index is None else index

@@ -92,7 +92,7 @@ class AsyncExecutor:
             world_size, depth, str(device), dict(environment or {}), free_port(port)
         )
         self._dispatched = self._collected = 0
-        self._is_dispatching = False
+        self._is_dispatching = self._is_mapping = False
         self._partial: list[Any] = []  # results of the step that is being collected
         self._sent_ns: list[int] = [0] * world_size
         self._rows: torch.Tensor | None = None  # of the captured step that was collected last
@@ -174,6 +174,9 @@ class AsyncExecutor:
         self._require_open("collect")
         if not self.in_flight:
             raise RuntimeError("no result is on its way; dispatch a step first")
+        return self._collect()
+
+    def _collect(self) -> list[Any]:
         caller = self._group.caller
         results = self._collect_any() if caller is None else self._collect_captured(caller)
         self._collected += 1
@@ -301,7 +304,9 @@ class AsyncExecutor:
         return None
 
     def _mapped(self, inputs: Iterator[Any], most_posted: int) -> Iterator[list[Any]]:
+        self._require_open("map")
         has_ended = False
+        self._is_mapping = True
         try:
             while True:
                 while not has_ended and self.in_flight < most_posted:
@@ -310,14 +315,16 @@ class AsyncExecutor:
                     except StopIteration:
                         has_ended = True
                         break
-                    self._require_open("map")
+                    self._require_usable("map")
                     self._send([item])
                 if not self.in_flight:
                     return
-                yield self.collect()
+                self._require_usable("map")
+                yield self._collect()
         finally:
+            self._is_mapping = False
             while self._group.is_open and self.in_flight:  # after a break
-                self.collect()
+                self._collect()
 
     def _require_room(self, call: str) -> None:
         self._require_open(call)
@@ -328,6 +335,14 @@ class AsyncExecutor:
             )
 
     def _require_open(self, call: str) -> None:
+        self._require_usable(call)
+        if self._is_mapping:
+            raise RuntimeError(
+                f"{call}() was called while a map() is under way; let it come to its end, or "
+                "close() the iterator that it returned"
+            )
+
+    def _require_usable(self, call: str) -> None:
         if self._group.error is not None:
             raise RuntimeError(
                 f"{call}() was called after this: {self._group.error}; make a new executor"

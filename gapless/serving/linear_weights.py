@@ -153,7 +153,13 @@ def form_wanted(additional_config: object) -> Callable[[torch.Tensor], LinearWei
     Raises:
         ValueError: it is none of those that there are.
     """
-    wanted = additional_config.get(OPTION) if isinstance(additional_config, dict) else None
+    options = additional_config if isinstance(additional_config, dict) else {}
+    unknown = ", ".join(sorted(str(key) for key in options.keys() - {OPTION}))
+    if unknown:
+        raise ValueError(
+            f"--additional-config.{unknown}: gapless knows no such option; {OPTION} is the only one"
+        )
+    wanted = options.get(OPTION)
     if wanted not in FORMS:
         raise ValueError(
             f"--additional-config.{OPTION} {wanted}: it may be plain, in the dtype of the model, "

@@ -9,6 +9,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+_own: list[tuple[int, Path]] = []
+
 
 def own_folder(prefix: str) -> Path:
     """A new folder, named by this process, removed when it ends; a fork's child leaves it alone.
@@ -19,12 +21,16 @@ def own_folder(prefix: str) -> Path:
     owner = os.getpid()
     folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{owner}-"))
 
-    def remove() -> None:
+    _own.append((owner, folder))
+    return folder
+
+
+@atexit.register
+def remove_own_folders() -> None:
+    """Remove this process's folders now: for an end that leaves out what is to be done at exit."""
+    for owner, folder in _own:
         if os.getpid() == owner:
             shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
 
 
 def lives(process: int) -> bool:

@@ -27,6 +27,11 @@ def run(error, capsys):
         (UsageError("too long; shorten it"), 2, "too long; shorten it"),
         (torch.OutOfMemoryError("wanted 3, free 2"), 1, "wanted 3, free 2"),
         (ValueError("odd\nmore"), 1, "ValueError: odd (GAPLESS_DEBUG=1 shows where)"),
+        (
+            RuntimeError("GAPLESS_MEMORY_LIMIT=1X: give bytes"),
+            2,
+            "GAPLESS_MEMORY_LIMIT=1X: give bytes",
+        ),
         (RuntimeError(), 1, "RuntimeError: no message (GAPLESS_DEBUG=1 shows where)"),
     ],
 )

@@ -314,6 +314,9 @@ def test_it_finishes_what_it_has_and_refuses_what_is_new(folder, tmp_path):
                     refusal = error
             assert refusal.status_code == 503
             assert "takes no new ones" in refusal.message
+            with pytest.raises(InternalServerError) as unwell:
+                client.get(f"{url}/health", cast_to=object)
+            assert unwell.value.status_code == 503
             *_, last = pieces
             assert last.choices[0].finish_reason == "length"
         said = server.process.communicate(timeout=STOP_S)[1]
@@ -326,6 +329,22 @@ def test_it_finishes_what_it_has_and_refuses_what_is_new(folder, tmp_path):
     temporary.rmdir()  # it is empty
     [engine] = [each.timeline for each in load_folder(recordings) if each.timeline.devices]
     assert analyse(engine).steps.steps >= 8
+
+
+@needs_vllm
+@pytest.mark.timeout(START_S + STOP_S)
+def test_stopped_while_it_imports_it_leaves_nothing(folder, tmp_path):
+    server = Server(folder, environment={"TMPDIR": str(tmp_path)})
+    try:
+        server.wait_for("importing vLLM")
+        assert list(tmp_path.iterdir())
+        server.process.terminate()
+        said = server.process.communicate(timeout=STOP_S)[1]
+    finally:
+        server.kill()
+    assert server.process.returncode == 128 + signal.SIGTERM
+    assert "gapless: stopped before it was ready" in said
+    assert not list(tmp_path.iterdir())
 
 
 @needs_vllm

@@ -177,6 +177,24 @@ def test_leaving_a_map_leaves_nothing_in_flight(parent):
         assert list(executor.map(range(2))) == [[0], [1]]
 
 
+def test_nothing_comes_between_a_map_and_its_results(parent):
+    with AsyncExecutor(1, loads.echo, 2, device="cpu", parent=parent) as executor:
+        results = executor.map(range(10))
+        assert next(results) == [0]
+        for call in (executor.collect, lambda: executor.broadcast(1), lambda: executor.map([])):
+            with pytest.raises(
+                RuntimeError, match="while a map\\(\\) is under way; let it come to"
+            ):
+                call()
+        assert list(results) == [[number] for number in range(1, 10)]
+        results = executor.map(range(10))
+        next(results)
+        results.close()
+        assert executor.in_flight == 0
+        executor.broadcast(7)
+        assert executor.collect() == [7]
+
+
 def test_workers_meet_for_collectives(parent):
     with AsyncExecutor(2, loads.in_a_group, port=0, parent=parent) as executor:
         assert executor.port

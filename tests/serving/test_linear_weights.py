@@ -122,3 +122,7 @@ def test_forms_are_chosen_by_name():
     assert form_wanted({"linear_weights": "plain"}) is PackedWeight
     with pytest.raises(ValueError, match="linear_weights int4: it may be plain"):
         form_wanted({"linear_weights": "int4"})
+    with pytest.raises(
+        ValueError, match="linear_weight: gapless knows no such option; linear_weig"
+    ):
+        form_wanted({"linear_weight": "int8"})
