@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from gapless.device import cores
@@ -31,6 +32,7 @@ def attention_team(tokens: int) -> int:
     return 1 if tokens <= _SMALL_ATTENTION else _device_cores()
 
 
+@functools.cache
 def _device_cores() -> int:
     return max(1, len(cores.plan().device_cores))
 

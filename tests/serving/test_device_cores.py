@@ -24,5 +24,9 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
 def test_small_kernels_have_a_thread(monkeypatch, tokens, small, attention):
     plan = CorePlan((0, 1, 2), (0, 1, 2), "chosen")
     monkeypatch.setattr(device_cores.cores, "plan", lambda: plan)
-    assert device_cores.small_kernels_team(tokens) == small
-    assert device_cores.attention_team(tokens) == attention
+    device_cores._device_cores.cache_clear()
+    try:
+        assert device_cores.small_kernels_team(tokens) == small
+        assert device_cores.attention_team(tokens) == attention
+    finally:
+        device_cores._device_cores.cache_clear()
