@@ -20,8 +20,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
-from gapless.device.team import team_limit
-from gapless.serving.device_cores import attention_team
+from gapless.serving.device_cores import small_attention
 
 
 class GaplessAttentionBackend(CPUAttentionBackend):
@@ -101,7 +100,7 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         )
 
     def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
-        with team_limit(attention_team(common.num_actual_tokens)):
+        with small_attention(common.num_actual_tokens):
             torch.ops.gapless.plan_attention(
                 self.plan,
                 common.seq_lens,

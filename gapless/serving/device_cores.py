@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import os
+from contextlib import AbstractContextManager, nullcontext
 
-from gapless.device import cores
+from gapless.device.team import team_limit
 
 VARIABLE = "GAPLESS_DEVICE_CORES"
 # Up to here a core that is kept free for the host is a large part of the machine, and the host of a
 # server that double-buffers needs a part of one; benchmarks/serving.py shows both counts.
 _SHARED_UP_TO = 4
 
-
-# Up to so many tokens a kernel other than a matrix product is over before a team has come together.
+# Up to so many tokens a kernel other than a matrix product is over before a team has come together;
+# attention, which takes longer than the others, only up to fewer.
 _SMALL = 8
 _SMALL_ATTENTION = 2
 
 
-def small_kernels_team(tokens: int) -> int:
-    """How many threads a decode step of so many tokens computes with, but for matrix products.
+def small_kernels(tokens: int) -> AbstractContextManager[None]:
+    """What a decode step of so many tokens is submitted in: all but matrix products has one thread.
 
     A step has hundreds of small kernels, and each ends with its slowest thread, which beside a busy
     host is one that was interrupted.
     """
-    return 1 if tokens <= _SMALL else _device_cores()
+    return team_limit(1) if tokens <= _SMALL else nullcontext()
 
 
-def attention_team(tokens: int) -> int:
-    """The same of attention, which takes longer than the other small kernels."""
-    return 1 if tokens <= _SMALL_ATTENTION else _device_cores()
-
-
-@functools.cache
-def _device_cores() -> int:
-    return max(1, len(cores.plan().device_cores))
+def small_attention(tokens: int) -> AbstractContextManager[None]:
+    """The same for the plan of attention, which decides how many threads attend."""
+    return team_limit(1) if tokens <= _SMALL_ATTENTION else nullcontext()
 
 
 def share_cores() -> None:

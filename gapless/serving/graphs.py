@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from gapless.device.graphs import Graph
-from gapless.device.team import team_limit
-from gapless.serving.device_cores import small_kernels_team
+from gapless.serving.device_cores import small_kernels
 from gapless.serving.metrics_page import engine_page
 
 
@@ -40,7 +39,7 @@ def capture(
         torch.accelerator.synchronize()
         graph.capture_begin()
         try:
-            with team_limit(small_kernels_team(_tokens())):
+            with small_kernels(_tokens()):
                 yield
         finally:
             graph.capture_end()

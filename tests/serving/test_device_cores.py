@@ -1,8 +1,9 @@
 import os
 
 import pytest
+import torch
 
-from gapless.device.cores import CorePlan
+from gapless import _C
 from gapless.serving import device_cores
 
 
@@ -19,14 +20,15 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "small", "attention"), [(1, 1, 1), (2, 1, 1), (4, 1, 3), (8, 1, 3), (16, 3, 3)]
+    ("tokens", "small", "attention"),
+    [(1, True, True), (2, True, True), (8, True, False), (9, False, False)],
 )
-def test_small_kernels_have_a_thread(monkeypatch, tokens, small, attention):
-    plan = CorePlan((0, 1, 2), (0, 1, 2), "chosen")
-    monkeypatch.setattr(device_cores.cores, "plan", lambda: plan)
-    device_cores._device_cores.cache_clear()
-    try:
-        assert device_cores.small_kernels_team(tokens) == small
-        assert device_cores.attention_team(tokens) == attention
-    finally:
-        device_cores._device_cores.cache_clear()
+def test_small_kernels_have_a_thread(tokens, small, attention):
+    own = torch.gapless.get_device_properties().cores
+    for around, is_limited in (
+        (device_cores.small_kernels, small),
+        (device_cores.small_attention, attention),
+    ):
+        with around(tokens):
+            assert _C.team_size(0) == (1 if is_limited else own)
+        assert _C.team_size(0) == own
