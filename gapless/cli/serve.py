@@ -92,6 +92,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     """
     from gapless.cli import serve_checks
     from gapless.cli.serve_run import say
+    from gapless.models.obtaining import Obtaining
     from gapless.models.packaged import DEFAULT, PACKAGED
 
     serve_checks.require_serving()
@@ -108,7 +109,12 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         os.environ.setdefault(name, value)
     keep_together()
     quieten()
+    # A name may also stand in a file of options, which only vLLM reads.
+    likely = model or (None if serve_checks.option(arguments, "config") else DEFAULT)
+    obtaining = None
     if not asks_for_help:
+        if likely in PACKAGED:
+            obtaining = Obtaining(likely)
         say("importing vLLM")
     from gapless.cli import serve_options
 
@@ -116,7 +122,9 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     own_name = None
     if parsed.model is None or parsed.model in PACKAGED:
         own_name = parsed.model or DEFAULT
-        parsed.model = str(PACKAGED[own_name](say))
+        if obtaining is None or obtaining.name != own_name:
+            obtaining = Obtaining(own_name)
+        parsed.model = str(obtaining.folder())
     elif parsed.model != model:  # named in a file of options
         serve_checks.require_model(parsed.model, arguments)
     options = serve_options.complete(parsed, parsed.model, own_name)
