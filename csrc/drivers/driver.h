@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Raised whenever the table or the meaning of a call changes; gapless refuses another number. */
-#define GAPLESS_DRIVER_ABI_VERSION 2u
+#define GAPLESS_DRIVER_ABI_VERSION 3u
 
 typedef enum gapless_status {
   GAPLESS_OK = 0,
@@ -62,6 +62,9 @@ typedef struct gapless_device_properties {
   int64_t kernel_offset_bytes;
   /* 0 where operators take their time but compute nothing (a simulator of speed alone), else 1. */
   uint32_t computes;
+  /* Blocks of at least so many bytes come from `memory_alloc` filled with zeros, as pages from an
+   * operating system do, so that a large tensor of zeros need not be written; 0: none do. */
+  uint64_t zeroed_from_bytes;
 } gapless_device_properties;
 
 /* What a stream is about to execute. */

@@ -50,6 +50,10 @@ void Counters::remove(const Block& block, int64_t amount) {
 Allocator::Allocator(const gapless_driver* driver, int device, uint64_t limit_bytes)
     : driver_(driver), device_(device), limit_bytes_(limit_bytes) {
   pools_[0] = std::make_unique<Pool>();
+  gapless_device_properties properties{};
+  if (driver->device_properties(device, &properties) == GAPLESS_OK) {
+    zeroed_from_bytes_ = properties.zeroed_from_bytes;
+  }
 }
 
 Pool* Allocator::pool_for(Stream* stream) {
@@ -187,6 +191,7 @@ Block* Allocator::take_segment(Pool& pool, Stream* stream, uint64_t bytes) {
   block->stream = stream;
   block->pool = &pool;
   block->small = bytes < kSmallLimitBytes;
+  block->zeros = zeroed_from_bytes_ && size >= zeroed_from_bytes_;
   stats_.segments.add(*block, 1);
   stats_.reserved_bytes.add(*block, static_cast<int64_t>(size));
   return split(block, bytes);
@@ -216,7 +221,7 @@ void Allocator::record_use(Block* block, Stream* stream) {
 
 void Allocator::free(Block* block) {
   std::lock_guard lock(mutex_);
-  block->allocated = false;
+  block->allocated = block->zeros = false;
   stats_.allocations.remove(*block, 1);
   stats_.allocated_bytes.remove(*block, static_cast<int64_t>(block->bytes));
   stats_.requested_bytes.remove(*block, static_cast<int64_t>(block->requested_bytes));

@@ -37,6 +37,7 @@ struct Block {
   Block* next = nullptr;
   bool allocated = false;
   bool small = false;            // whether its segment is one of small blocks
+  bool zeros = false;            // as the driver gave it, filled with zeros; not after a first use
   std::vector<Stream*> used_by;  // other streams than its own
 };
 
@@ -143,6 +144,7 @@ class Allocator {
   const gapless_driver* const driver_;
   const int device_;
   const uint64_t limit_bytes_;  // 0: the machine's memory
+  uint64_t zeroed_from_bytes_ = 0;
   void (*drain_)(int device) = nullptr;
 
   std::mutex mutex_;

@@ -17,6 +17,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "runtime/allocator.h"
+#include "torch/allocator.h"
 #include "torch/copy.h"
 #include "torch/departures.h"
 #include "torch/submit.h"
@@ -42,6 +44,25 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
   const c10::DeviceGuard guard(c10::device_or_default(device));
   return at::detail::empty_generic(size, c10::GetAllocator(c10::kPrivateUse1), kKeys,
                                    c10::dtype_or_default(dtype), format);
+}
+
+// A large tensor in memory that the system has just given is zero already. Writing to it would only
+// bring every page of it into being now, which takes longer than writing: a second for a gigabyte.
+constexpr size_t kZerosAsTheyCome = 16u << 20;
+
+bool is_zero_already(const at::Tensor& tensor) {
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  return tensor.storage().nbytes() >= kZerosAsTheyCome && data.get_deleter() == &delete_block &&
+         static_cast<const Block*>(data.get_context())->zeros &&
+         !current_stream(tensor.get_device()).capturing();  // a replay has to write them again
+}
+
+at::Tensor zeros(c10::SymIntArrayRef size, std::optional<c10::ScalarType> dtype,
+                 std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                 std::optional<bool> pin_memory) {
+  const at::Tensor result =
+      empty(C10_AS_INTARRAYREF_SLOW(size), dtype, layout, device, pin_memory, std::nullopt);
+  return is_zero_already(result) ? result : result.zero_();
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
@@ -125,6 +146,7 @@ void record_stream(at::Tensor& self, at::Stream stream) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("zeros", zeros);
   m.impl("resize_", resize);
   m.impl("as_strided", as_strided);
   m.impl("view", view);

@@ -209,6 +209,15 @@ def check_packages() -> Section:
             "gapless is not installed, only imported from a folder: import torch does not load it",
             "run pip install -e . in that folder, or import gapless in your program",
         )
+    compiled = machine.is_compiled("torch")
+    section.fact("compiled", compiled, "yes" if compiled else "no, at each start anew")
+    if not compiled:
+        section.problem(
+            "Python compiles torch's code, and vLLM's, at each start anew, ten seconds or more for "
+            "a server: it may not keep what it compiled (PYTHONDONTWRITEBYTECODE, or a folder that "
+            "cannot be written to)",
+            "unset that variable for one start, or run python -m compileall on site-packages once",
+        )
     return section
 
 

@@ -3,6 +3,7 @@
 Everything is read below ``root``, so that a test may bring a machine of its own.
 """
 
+import importlib.util
 import os
 import re
 import resource
@@ -129,6 +130,17 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
                 yield folder, is_v2
             folder = folder.parent
         yield top, is_v2
+
+
+def is_compiled(package: str) -> bool | None:
+    """Whether Python finds the package's code compiled, and starts without compiling it.
+
+    The package is imported already, or not asked for: None where it is not there.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(importlib.util.cache_from_source(spec.origin)).is_file()
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import multiprocessing.util
 import os
@@ -115,9 +116,16 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     if not asks_for_help:
         if likely in PACKAGED:
             obtaining = Obtaining(likely)
-        say("importing vLLM")
+        from gapless.cli.machine import is_compiled
+
+        anew = "" if is_compiled("vllm") else ", whose code Python compiles anew (gapless doctor)"
+        say(f"importing vLLM{anew}")
+    gc.disable()  # of what is imported nothing goes
     from gapless.cli import serve_options
 
+    # A collection must not look through it all, nor, in the engine, write to what both share.
+    gc.freeze()
+    gc.enable()
     parsed = serve_options.parse(arguments)
     own_name = None
     if parsed.model is None or parsed.model in PACKAGED:

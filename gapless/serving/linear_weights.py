@@ -18,6 +18,7 @@ OPTION = "linear_weights"
 _CACHED_SHAPES = 32
 _MOST_INT8 = 127
 _FLOAT16_EXPONENT = 15  # of the power of two below which its numbers are scaled
+_PIECE = 1 << 15  # numbers
 _GREATEST_EXPONENT = 100  # float32 has its inverse, and no weights are smaller
 # Half of the distance from 1 to the next number in float32.
 _FLOAT32_ROUNDOFF = 2.0**-24
@@ -66,7 +67,9 @@ class HalfWeight:
         self.outputs, self.inputs = weight.shape
         self.bytes = weight.numel() * torch.float16.itemsize
         self._scale = 2.0**-exponent
-        scaled = weight.cpu().float() * 2.0**exponent
+        scaled = weight.cpu().float()
+        if exponent:
+            scaled = scaled * 2.0**exponent
         self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -109,6 +112,7 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedWeight(weight)
     if "fbgemm" in torch.backends.quantized.supported_engines:
+        weight = weight.detach().cpu()
         exponent = float16_exponent(weight)
         if exponent is not None:
             return HalfWeight(weight, exponent)
@@ -119,20 +123,27 @@ def float16_exponent(weight: torch.Tensor) -> int | None:
     """The e with which float16 changes weight times 2^e by less than float32's rounding of its
     largest number: 0 if possible. None: there is none, since the numbers have too many digits.
     """
-    exact = weight.detach().cpu().float()
-    largest = _largest(exact)
-    if not math.isfinite(largest):
+    # In pieces that stay in a processor's cache.
+    pieces = weight.detach().cpu().reshape(-1).split(_PIECE)
+    largests = [_largest(piece) for piece in pieces]
+    if not all(map(math.isfinite, largests)):
         return None
+    largest = max(largests)
     # Those multiplied so that the largest is just below float16's: the small ones gain most.
     greatest = min(_FLOAT16_EXPONENT - math.frexp(largest)[1], _GREATEST_EXPONENT)
     for exponent in (0, greatest):
-        scaled = exact * 2.0**exponent
-        if _largest(scaled) > torch.finfo(torch.float16).max:
+        scale = 2.0**exponent
+        if largest * scale > torch.finfo(torch.float16).max:
             continue
-        error = _largest(scaled.half().float().sub_(scaled))
-        if error <= _FLOAT32_ROUNDOFF * _largest(scaled):
+        most = _FLOAT32_ROUNDOFF * largest * scale
+        if all(_float16_error(piece, scale) <= most for piece in pieces):
             return exponent
     return None
+
+
+def _float16_error(values: torch.Tensor, scale: float) -> float:
+    scaled = values.float() if scale == 1 else values.float() * scale
+    return _largest(scaled.half().float().sub_(scaled))
 
 
 def _largest(values: torch.Tensor) -> float:

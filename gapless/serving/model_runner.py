@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,9 +27,30 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+# Of the cache, whose pages a first request would have to wait for.
+_FIRST_BLOCKS = 16
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """What upstream captures graphs in.
+
+    Its own thaws afterwards what was frozen before and looks through all that is imported, which
+    takes longer than the captures.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 class GaplessModelRunner(GPUModelRunner):
     """Upstream's runner; what it does is marked and counted."""
+
+    _freeze_gc = staticmethod(_without_collection)
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
@@ -48,6 +72,13 @@ class GaplessModelRunner(GPUModelRunner):
         self.packed_bytes = packed.bytes
         self._page.set("packed_layers", packed.layers)
         self._page.set("unpacked_layers", len(packed.left))
+
+    def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Make the cache; its memory comes into being as it is used, but for the first blocks'."""
+        caches = super().initialize_kv_cache_tensors(*args, **kwargs)
+        for cache in caches.values():
+            cache[:_FIRST_BLOCKS].zero_()
+        return caches
 
     def execute_model(self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any) -> Any:
         """Submit a step's forward pass."""

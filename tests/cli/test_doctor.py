@@ -112,6 +112,7 @@ def versions(monkeypatch):
     points = SimpleNamespace(names={"gapless"})
     monkeypatch.setattr(checks.importlib.metadata, "entry_points", lambda group: points)
     monkeypatch.delenv("TORCH_DEVICE_BACKEND_AUTOLOAD", raising=False)
+    monkeypatch.setattr(checks.machine, "is_compiled", lambda package: True)
     return there
 
 
@@ -134,6 +135,15 @@ def test_packages_that_fit(versions):
 def test_packages_that_do_not_fit(versions, package, version, says):
     versions[package] = version
     assert problems(checks.check_packages()) == [(True, says)]
+
+
+def test_code_that_is_compiled_at_each_start_is_noted(versions, monkeypatch):
+    monkeypatch.setattr(checks.machine, "is_compiled", lambda package: False)
+    section = checks.check_packages()
+    [(fails, what)] = problems(section)
+    assert not fails
+    assert "PYTHONDONTWRITEBYTECODE" in what
+    assert facts(section)["compiled"] is False
 
 
 def test_autoload_that_is_off_is_noted(versions, monkeypatch):

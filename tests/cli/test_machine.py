@@ -1,3 +1,4 @@
+import py_compile
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,12 @@ def test_compiler(monkeypatch, tmp_path):
     assert machine.compiler() == "cxx 1.2"
     monkeypatch.setenv("CXX", str(Path("/nowhere/cxx")))
     assert machine.compiler() is None
+
+
+def test_what_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "fresh_package.py").write_text("")
+    assert machine.is_compiled("fresh_package") is False
+    py_compile.compile(str(tmp_path / "fresh_package.py"))
+    assert machine.is_compiled("fresh_package") is True
+    assert machine.is_compiled("no_such_package") is None

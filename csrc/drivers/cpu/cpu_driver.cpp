@@ -96,6 +96,7 @@ gapless_status device_properties(int device, gapless_device_properties* out) {
   out->cores = static_cast<uint32_t>(g_device_cores[static_cast<size_t>(device)].size());
   out->memory_access = GAPLESS_MEMORY_SHARED;
   out->computes = 1;
+  out->zeroed_from_bytes = kHugePageBytes;
   return GAPLESS_OK;
 }
 
