@@ -25,6 +25,7 @@
 #include "torch/fallback.h"
 #include "torch/generator.h"
 #include "torch/graph.h"
+#include "torch/half_weight_kernel.h"
 #include "torch/profiler.h"
 #include "torch/program.h"
 #include "torch/step_bindings.h"
@@ -207,6 +208,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
            }),
            py::arg("device"), py::arg("most"))
       .def("end", &TeamLimit::end);
+  m.def("multiplies_half_weights", &multiplies_half_weights);
+  m.attr("HALF_WEIGHT_PANEL") = kPanel;
   m.def("team_size", [](int device) { return team_size(current_stream(device)); });
   bind_steps(m);
   bind_distributed(m);

@@ -14,6 +14,8 @@ from typing import Protocol
 
 import torch
 
+from gapless import _C
+
 OPTION = "linear_weights"
 _CACHED_SHAPES = 32
 _MOST_INT8 = 127
@@ -56,7 +58,9 @@ class PackedWeight:
 
 
 class HalfWeight:
-    """In float16, in the layout of FBGEMM's matrix product, which computes in float32.
+    """In float16, in panels of outputs as gapless's kernel reads them, which computes in float32.
+
+    A row's result does not depend on the rows beside it.
 
     Args:
         weight: float32 or shorter.
@@ -65,18 +69,22 @@ class HalfWeight:
 
     def __init__(self, weight: torch.Tensor, exponent: int = 0) -> None:
         self.outputs, self.inputs = weight.shape
-        self.bytes = weight.numel() * torch.float16.itemsize
+        self.bytes = 0  # a tensor of the device
         self._scale = 2.0**-exponent
-        scaled = weight.cpu().float()
+        scaled = weight.cpu()
         if exponent:
-            scaled = scaled * 2.0**exponent
-        self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None)
+            scaled = scaled.float() * 2.0**exponent
+        panels = -(-self.outputs // _C.HALF_WEIGHT_PANEL)
+        padded = scaled.new_zeros(panels * _C.HALF_WEIGHT_PANEL, self.inputs, dtype=torch.float16)
+        padded[: self.outputs] = scaled
+        halves = padded.view(panels, 2, _C.HALF_WEIGHT_PANEL // 2, self.inputs)
+        self._panels = halves.transpose(2, 3).contiguous().to("gapless")
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """See ``LinearWeight``."""
         out = torch.empty((*x.shape[:-1], self.outputs), dtype=x.dtype, device=x.device)
         torch.ops.gapless.half_weight_linear(
-            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._packed, self._scale, bias
+            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._panels, self._scale, bias
         )
         return out
 
@@ -111,7 +119,7 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
     """
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedWeight(weight)
-    if "fbgemm" in torch.backends.quantized.supported_engines:
+    if _C.multiplies_half_weights():
         weight = weight.detach().cpu()
         exponent = float16_exponent(weight)
         if exponent is not None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gapless import _C
 from gapless.serving.linear_weights import (
     HalfWeight,
     Int8Weight,
@@ -12,9 +13,8 @@ from gapless.serving.linear_weights import (
     form_wanted,
 )
 
-needs_fbgemm = pytest.mark.skipif(
-    "fbgemm" not in torch.backends.quantized.supported_engines,
-    reason="this PyTorch has no FBGEMM",
+needs_float16 = pytest.mark.skipif(
+    not _C.multiplies_half_weights(), reason="this processor has no AVX2, FMA and F16C"
 )
 
 
@@ -24,7 +24,7 @@ def weight():
     return (torch.randn(96, 64) * 0.05).bfloat16().to("gapless")
 
 
-@needs_fbgemm
+@needs_float16
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 64), (7, 64), (2, 3, 64)])
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -42,7 +42,7 @@ def test_half_weights_are_multiplied_in_float32(weight, dtype, shape, has_bias):
     torch.testing.assert_close(found.cpu(), exact.to(dtype))
 
 
-@needs_fbgemm
+@needs_float16
 def test_a_graph_keeps_the_packed_weight_alive(weight):
     x = torch.zeros(4, 64, device="gapless")
     graph, stream = torch.accelerator.Graph(), torch.Stream("gapless")
@@ -99,7 +99,7 @@ def test_bfloat16_numbers_are_float16_numbers_times_a_power_of_two():
         assert error <= 2.0**-24 * scaled.abs().max()
 
 
-@needs_fbgemm
+@needs_float16
 @pytest.mark.parametrize("exponent", [4, 16])
 def test_the_exponent_is_taken_out_again(weight, exponent):
     x = torch.randn(5, 64).to("gapless")
@@ -107,7 +107,7 @@ def test_the_exponent_is_taken_out_again(weight, exponent):
     assert torch.equal(found.cpu(), HalfWeight(weight).multiply(x, None).cpu())
 
 
-@needs_fbgemm
+@needs_float16
 @pytest.mark.skipif(
     torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor computes bfloat16"
 )
