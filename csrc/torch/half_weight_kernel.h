@@ -2,8 +2,8 @@
 //
 // The weight lies in panels of kPanel outputs, of two halves each, [panels, 2, inputs, kPanel / 2]:
 // few rows read both halves at once from their beginning to their end, more rows one after the
-// other, which a core's first cache holds for all of them. Each sum is taken in the order of the inputs whatever the number of
-// rows: a row's result does not depend on the rows beside it.
+// other, which a core's first cache holds for all of them. Each sum is taken in the order of the
+// inputs whatever the number of rows: a row's result does not depend on the rows beside it.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@ constexpr int64_t kMostRows = 96;
 constexpr int64_t kPieceBytes = 64 << 10;
 
 template <typename T>
-void store(const float* sums, int64_t rows, int64_t outputs, float scale, const float* bias,
-           T* out, int64_t stride) {
+void store(const float* sums, int64_t rows, int64_t outputs, float scale, const float* bias, T* out,
+           int64_t stride) {
   for (int64_t row = 0; row < rows; ++row, sums += kPanel, out += stride) {
     if (bias) {
       for (int64_t i = 0; i < outputs; ++i) out[i] = static_cast<T>(sums[i] * scale + bias[i]);
@@ -41,8 +41,7 @@ void half_weight_linear(at::Tensor& out, const at::Tensor& x, const at::Tensor& 
   const int64_t count = x.size(0), inputs = x.size(1), outputs = out.size(1);
   const int64_t panels = weight.size(0);
   TORCH_CHECK(weight.scalar_type() == at::kHalf && weight.is_contiguous() && weight.dim() == 4 &&
-                  weight.size(1) == 2 && weight.size(2) == inputs &&
-                  weight.size(3) == kPanel / 2 &&
+                  weight.size(1) == 2 && weight.size(2) == inputs && weight.size(3) == kPanel / 2 &&
                   panels == (outputs + kPanel - 1) / kPanel && out.size(0) == count &&
                   out.is_contiguous(),
               "half_weight_linear: out ", out.sizes(), ", x ", x.sizes(), " and the weight ",

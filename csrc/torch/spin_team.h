@@ -2,8 +2,9 @@
 //
 // A decode step has a hundred matrix products with small kernels in between. A team that sleeps
 // there is woken a hundred times, which takes as long as the products themselves; one that spins
-// takes a core from the host. These helpers spin and yield: a host that has something to do on their
-// core does it. Pieces are taken one by one, so that a helper that is away leaves them to the others.
+// takes a core from the host. These helpers spin and yield: a host that has something to do on
+// their core does it. Pieces are taken one by one, so that a helper that is away leaves them to the
+// others.
 #pragma once
 
 #include <atomic>
@@ -45,8 +46,8 @@ class SpinTeam {
   std::vector<std::thread> helpers_;
 };
 
-// Calls `piece(index)` for all indexes below `count` with the team of the calling thread, of so many
-// threads at most; it is made at the first call.
+// Calls `piece(index)` for all indexes below `count` with the team of the calling thread, of so
+// many threads at most; it is made at the first call.
 void run_pieces(int64_t count, int threads, SpinTeam::Piece piece, void* context);
 
 template <typename F>

@@ -114,7 +114,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     likely = model or (None if serve_checks.option(arguments, "config") else DEFAULT)
     obtaining = None
     if not asks_for_help:
-        if likely in PACKAGED:
+        if likely is not None and likely in PACKAGED:
             obtaining = Obtaining(likely)
         from gapless.cli.machine import is_compiled
 

@@ -132,7 +132,7 @@ def float16_exponent(weight: torch.Tensor) -> int | None:
     largest number: 0 if possible. None: there is none, since the numbers have too many digits.
     """
     # In pieces that stay in a processor's cache.
-    pieces = weight.detach().cpu().reshape(-1).split(_PIECE)
+    pieces = torch.split(weight.detach().cpu().reshape(-1), _PIECE)
     largests = [_largest(piece) for piece in pieces]
     if not all(map(math.isfinite, largests)):
         return None

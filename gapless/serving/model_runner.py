@@ -75,7 +75,7 @@ class GaplessModelRunner(GPUModelRunner):
 
     def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Make the cache; its memory comes into being as it is used, but for the first blocks'."""
-        caches = super().initialize_kv_cache_tensors(*args, **kwargs)
+        caches: dict[str, torch.Tensor] = super().initialize_kv_cache_tensors(*args, **kwargs)
         for cache in caches.values():
             cache[:_FIRST_BLOCKS].zero_()
         return caches

@@ -43,13 +43,45 @@ def test_half_weights_are_multiplied_in_float32(weight, dtype, shape, has_bias):
 
 
 @needs_float16
-def test_a_graph_keeps_the_packed_weight_alive(weight):
+@pytest.mark.parametrize("outputs", [1, 31, 32, 200])
+@pytest.mark.parametrize("inputs", [1, 70, 900])
+def test_a_row_does_not_depend_on_the_rows_beside_it(outputs, inputs):
+    torch.manual_seed(0)
+    weight = torch.randn(outputs, inputs).half()
+    packed = HalfWeight(weight)
+    most = torch.randn(230, inputs)
+    together = packed.multiply(most.to("gapless"), None).cpu()
+    exact = most.double() @ weight.double().T
+    torch.testing.assert_close(together, exact.float(), rtol=1e-5, atol=1e-5 * inputs**0.5)
+    for count in (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 97):
+        rows = packed.multiply(most[:count].to("gapless"), None).cpu()
+        assert torch.equal(rows, together[:count]), count
+
+
+@needs_float16
+def test_no_rows_are_no_work(weight):
+    assert HalfWeight(weight).multiply(torch.empty(0, 64, device="gapless"), None).shape == (0, 96)
+
+
+@needs_float16
+def test_what_does_not_fit_is_refused(weight):
+    packed = HalfWeight(weight)
+
+    def multiply():
+        packed.multiply(torch.ones(2, 96, device="gapless"), None)
+        torch.accelerator.synchronize()
+
+    with pytest.raises(RuntimeError, match=r"half_weight_linear: .*do not fit"):
+        multiply()
+
+
+@needs_float16
+def test_in_a_graph(weight):
     x = torch.zeros(4, 64, device="gapless")
     graph, stream = torch.accelerator.Graph(), torch.Stream("gapless")
     packed = HalfWeight(weight)
     with stream, graph:
         out = packed.multiply(x, None)
-    del packed
     for seed in range(3):
         torch.manual_seed(seed)
         rows = torch.randn(4, 64)
