@@ -16,8 +16,10 @@ def test_every_piece_is_called_once(tmp_path, sanitizer):
     sources = ["tests/native/spin_team.cpp", "csrc/torch/spin_team.cpp"]
     compiler = os.environ.get("CXX", "g++")
     subprocess.run(
-        [compiler, "-std=c++20", "-O1", "-g", *flags, "-Icsrc", *sources, "-o", program]
-        + ["-lpthread"],
+        [
+            *(compiler, "-std=c++20", "-O1", "-g", *flags, "-Icsrc", *sources),
+            *("-o", program, "-lpthread"),
+        ],
         cwd=ROOT,
         check=True,
     )
