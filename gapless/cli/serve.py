@@ -144,7 +144,7 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
 
 def keep_together() -> None:
     """Have everything temporary, as vLLM's sockets, in one folder that goes with the server."""
-    from gapless.serving.own_folder import own_folder
+    from gapless.cache.own_folder import own_folder
 
     usual, own = tempfile.gettempdir(), str(own_folder(_FOLDER))
     tempfile.tempdir = own

@@ -107,7 +107,7 @@ def give_up(number: int, _: object) -> None:
 
     An exception would get lost: who waits for the engine takes some for its own.
     """
-    from gapless.serving.own_folder import remove_own_folders
+    from gapless.cache.own_folder import remove_own_folders
 
     for engine in multiprocessing.active_children():
         engine.kill()

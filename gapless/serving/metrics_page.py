@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gapless.serving.own_folder import lives, own_folder
+from gapless.cache.own_folder import lives, own_folder
 
 FOLDER_VARIABLE = "GAPLESS_METRICS_DIR"
 GAP_BOUNDS_US = (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 10e3, 30e3, 100e3, 1e6)

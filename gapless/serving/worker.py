@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 from gapless.profile import record
 from gapless.serving import shims
 from gapless.serving.cache_memory import GIB, LIMIT_VARIABLE, cache_bytes, require_a_block
-from gapless.serving.parent_watch import end_with_parent
+from gapless.device.parent_watch import end_with_parent
 
 if TYPE_CHECKING:
     from gapless.serving.model_runner import GaplessModelRunner
