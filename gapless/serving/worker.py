@@ -14,10 +14,10 @@ from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 
+from gapless.device.parent_watch import end_with_parent
 from gapless.profile import record
 from gapless.serving import shims
 from gapless.serving.cache_memory import GIB, LIMIT_VARIABLE, cache_bytes, require_a_block
-from gapless.device.parent_watch import end_with_parent
 
 if TYPE_CHECKING:
     from gapless.serving.model_runner import GaplessModelRunner
