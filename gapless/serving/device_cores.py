@@ -14,8 +14,8 @@ _SHARED_UP_TO = 4
 
 # Up to so many tokens a kernel other than a matrix product is over before a team has come together;
 # attention, which takes longer than the others, only up to fewer.
-_SMALL = 8
-_SMALL_ATTENTION = 2
+_SMALL = 32
+_SMALL_ATTENTION = 8
 
 
 def small_kernels(tokens: int) -> AbstractContextManager[None]:

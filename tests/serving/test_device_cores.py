@@ -21,7 +21,7 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
 
 @pytest.mark.parametrize(
     ("tokens", "small", "attention"),
-    [(1, True, True), (2, True, True), (8, True, False), (9, False, False)],
+    [(1, True, True), (8, True, True), (9, True, False), (32, True, False), (33, False, False)],
 )
 def test_small_kernels_have_a_thread(tokens, small, attention):
     own = torch.gapless.get_device_properties().cores
