@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,6 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from gapless import _C
 from gapless.device import recorder
 from gapless.profile import count_tokens, host_range
-from gapless.serving.device_cores import small_kernels
 from gapless.serving.linear_weights import form_wanted
 from gapless.serving.metrics_page import engine_page
 from gapless.serving.packed_linear import pack_linears
@@ -91,10 +90,7 @@ class GaplessModelRunner(GPUModelRunner):
         recorder.set_step(self._step)
         self._meter.begin()
         self._tokens = scheduler_output.total_num_scheduled_tokens
-        requests = len(scheduler_output.num_scheduled_tokens)
-        # A decode step's graph has its limit in it.
-        limit = small_kernels(self._tokens) if self._tokens > requests else nullcontext()
-        with host_range("submit", self._step), limit:
+        with host_range("submit", self._step):
             results = super().execute_model(scheduler_output, *args, **kwargs)
         if results is not None:  # a pooling model's: nothing is sampled
             self._page.add("steps_pooling")
