@@ -146,6 +146,9 @@ def main() -> None:
     arguments = [*given.server, "--max-num-seqs", str(given.clients)]
     if "--dtype" not in arguments:
         arguments += ["--dtype", "float32"]  # in which batches of any size round nearly alike
+    if "--kv-cache-memory-bytes" not in arguments:
+        # The system gives the cache's memory as it fills: small, it is full before growth counts.
+        arguments += ["--kv-cache-memory-bytes", "1G"]
     server = ServerProcess(arguments, {}, lambda text: print(text, flush=True))
     server.wait_until_ready()
     print(f"{server.model} in {server.dtype}, ready after {server.ready_s:.0f} s", flush=True)
