@@ -209,7 +209,7 @@ def check_packages() -> Section:
             "gapless is not installed, only imported from a folder: import torch does not load it",
             "run pip install -e . in that folder, or import gapless in your program",
         )
-    compiled = machine.is_compiled("torch")
+    compiled = all(machine.is_compiled(name) is not False for name in ("torch", "vllm"))
     section.fact("compiled", compiled, "yes" if compiled else "no, at each start anew")
     if not compiled:
         section.problem(

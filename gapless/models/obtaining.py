@@ -58,6 +58,13 @@ class Obtaining:
             return Path(answer["folder"])
         raise (CacheError if answer["is_cache"] else ModelError)(answer["error"])
 
+    def cancel(self) -> None:
+        """It is not wanted any more; what it has half written it removes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
 
 def main() -> None:
     """Obtain the model that the command line names, and write the answer to standard output."""

@@ -186,6 +186,21 @@ def test_what_says_what_was_wrong_is_told_as_it_is():
     assert explained(RuntimeError("x")) is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "may"),
+    [
+        ([], False),
+        (["--port", "8000", "--enforce-eager"], False),
+        (["--port=8000", "folder"], True),
+        (["--port", "8000", "folder"], True),
+        (["--served-model-name", "a", "b"], True),
+        (["--config", "options.yaml"], True),
+    ],
+)
+def test_a_model_may_stand_behind_options(arguments, may):
+    assert serve_checks.may_name_a_model(arguments) is may
+
+
 class Server:
     """A ``gapless serve`` in a session of its own, and what it said until it was ready."""
 

@@ -12,3 +12,11 @@ def test_what_is_wrong_in_its_process_is_raised_here(tmp_path, monkeypatch):
     monkeypatch.setenv("GAPLESS_CACHE", str(file))
     with pytest.raises(CacheError, match="file"):
         Obtaining(DEFAULT).folder()
+
+
+def test_one_that_is_not_wanted_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAPLESS_CACHE", str(tmp_path))
+    obtaining = Obtaining(DEFAULT)
+    obtaining.cancel()
+    assert obtaining._process.wait(60) != 0
+    assert not list(tmp_path.glob(".*building*"))
