@@ -65,9 +65,12 @@ class HalfWeight:
     Args:
         weight: float32 or shorter.
         exponent: the weight lies multiplied by 2^exponent, so that float16 has its small numbers.
+        device: where it is to lie; by default where it is.
     """
 
-    def __init__(self, weight: torch.Tensor, exponent: int = 0) -> None:
+    def __init__(
+        self, weight: torch.Tensor, exponent: int = 0, device: torch.device | None = None
+    ) -> None:
         self.outputs, self.inputs = weight.shape
         self.bytes = 0  # a tensor of the device
         self._scale = 2.0**-exponent
@@ -78,7 +81,7 @@ class HalfWeight:
         padded = scaled.new_zeros(panels * _C.HALF_WEIGHT_PANEL, self.inputs, dtype=torch.float16)
         padded[: self.outputs] = scaled
         halves = padded.view(panels, 2, _C.HALF_WEIGHT_PANEL // 2, self.inputs)
-        self._panels = halves.transpose(2, 3).contiguous().to("gapless")
+        self._panels = halves.transpose(2, 3).contiguous().to(device or weight.device)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """See ``LinearWeight``."""
@@ -120,10 +123,10 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedWeight(weight)
     if _C.multiplies_half_weights():
-        weight = weight.detach().cpu()
-        exponent = float16_exponent(weight)
+        host = weight.detach().cpu()
+        exponent = float16_exponent(host)
         if exponent is not None:
-            return HalfWeight(weight, exponent)
+            return HalfWeight(host, exponent, weight.device)
     return PackedWeight(weight)
 
 
