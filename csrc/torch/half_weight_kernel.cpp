@@ -4,8 +4,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
-
 // The loops over registers have to be unrolled, or what they hold lies in memory.
 #pragma GCC optimize("O3")
 #define GAPLESS_AVX2 __attribute__((target("avx2,fma,f16c")))

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "torch/half_weight_kernel.h"
 #include "torch/spin_team.h"

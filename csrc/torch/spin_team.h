@@ -19,14 +19,13 @@ namespace gapless::torch_device {
 class SpinTeam {
  public:
   using Piece = void (*)(void* context, int64_t index);
-  static constexpr int64_t kMostPieces = 1 << 25;
 
   // With so many helpers, on the cores and of the priority of the calling thread.
   explicit SpinTeam(int helpers);
   ~SpinTeam();
   SpinTeam(const SpinTeam&) = delete;
 
-  // Calls `piece` for all numbers below `count`, at most kMostPieces, on the calling thread and the
+  // Calls `piece` for all numbers below `count`, which has 32 bits, on the calling thread and the
   // helpers, and returns when all calls have. Pieces do not throw. One caller at a time.
   void run(int64_t count, Piece piece, void* context);
 

@@ -70,13 +70,14 @@ def main() -> None:
     """Obtain the model that the command line names, and write the answer to standard output."""
     answer_to = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed
-    threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
+        threading.Thread(target=_end_with_caller, daemon=True).start()
         answer: dict[str, object] = {"folder": str(PACKAGED[sys.argv[1]](_say))}
     except (ModelError, CacheError) as error:
         answer = {"error": str(error), "is_cache": isinstance(error, CacheError)}
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has the answer does not wait any more
     with os.fdopen(answer_to, "w") as file:
         json.dump(answer, file)
     sys.stdout.flush()
