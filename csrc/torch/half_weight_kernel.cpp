@@ -1,12 +1,13 @@
 #include "torch/half_weight_kernel.h"
 
+#include "torch/avx2.h"
+
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 // The loops over registers have to be unrolled, or what they hold lies in memory.
 #pragma GCC optimize("O3")
-#define GAPLESS_AVX2 __attribute__((target("avx2,fma,f16c")))
 
 namespace gapless::torch_device {
 namespace {
@@ -52,12 +53,6 @@ GAPLESS_AVX2 void sum(const float* rows, const uint16_t* weight, int64_t inputs,
 
 }  // namespace
 
-bool multiplies_half_weights() {
-  static const bool does = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                           __builtin_cpu_supports("f16c");
-  return does;
-}
-
 void multiply_panel(const float* rows, int64_t count, const uint16_t* panel, int64_t inputs,
                     float* sums) {
   using Sum = void (*)(const float*, const uint16_t*, int64_t, float*);
@@ -86,8 +81,6 @@ void multiply_panel(const float* rows, int64_t count, const uint16_t* panel, int
 #else
 
 namespace gapless::torch_device {
-
-bool multiplies_half_weights() { return false; }
 
 void multiply_panel(const float*, int64_t, const uint16_t*, int64_t, float*) {}
 

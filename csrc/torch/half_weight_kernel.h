@@ -12,10 +12,7 @@ namespace gapless::torch_device {
 
 constexpr int64_t kPanel = 32;
 
-// Whether this processor has the instructions.
-bool multiplies_half_weights();
-
-// sums[row, kPanel] of `count` rows, each of `inputs` numbers, one after the other.
+// With AVX2. sums[row, kPanel] of `count` rows, each of `inputs` numbers, one after the other.
 void multiply_panel(const float* rows, int64_t count, const uint16_t* panel, int64_t inputs,
                     float* sums);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "torch/avx2.h"
 #include "torch/half_weight_kernel.h"
 #include "torch/spin_team.h"
 
@@ -36,7 +37,7 @@ void store(const float* sums, int64_t rows, int64_t outputs, float scale, const 
 // out [rows, outputs] = x [rows, inputs] times the weight's panels times the scale, plus the bias.
 void half_weight_linear(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
                         double scale, const std::optional<at::Tensor>& bias) {
-  TORCH_CHECK(multiplies_half_weights(), "this processor has no AVX2, FMA and F16C");
+  TORCH_CHECK(has_avx2(), "this processor has no AVX2, FMA and F16C");
   const int64_t count = x.size(0), inputs = x.size(1), outputs = out.size(1);
   const int64_t panels = weight.size(0);
   TORCH_CHECK(weight.scalar_type() == at::kHalf && weight.is_contiguous() && weight.dim() == 4 &&

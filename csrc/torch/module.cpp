@@ -18,6 +18,7 @@
 #include "runtime/driver_choice.h"
 #include "runtime/recorder.h"
 #include "runtime/watchdog.h"
+#include "torch/avx2.h"
 #include "torch/completion_signal.h"
 #include "torch/departures.h"
 #include "torch/distributed/bindings.h"
@@ -208,7 +209,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
            }),
            py::arg("device"), py::arg("most"))
       .def("end", &TeamLimit::end);
-  m.def("multiplies_half_weights", &multiplies_half_weights);
+  m.def("has_avx2", &has_avx2);
   m.attr("HALF_WEIGHT_PANEL") = kPanel;
   m.def("team_size", [](int device) { return team_size(current_stream(device)); });
   bind_steps(m);

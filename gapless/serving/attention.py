@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import torch
 from vllm import envs
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import (
     AttentionCGSupport,
     AttentionLayer,
@@ -20,7 +22,8 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
-from gapless.serving.device_cores import small_attention
+from gapless import _C
+from gapless.device.team import whole_team
 
 
 class GaplessAttentionBackend(CPUAttentionBackend):
@@ -49,7 +52,7 @@ class GaplessAttentionMetadata:
     """What a step's attention layers share; tensors are on the device."""
 
     num_actual_tokens: int
-    plan: int  # slot of gapless::plan_attention
+    plan: int | None  # slot of gapless::plan_attention; None: each sequence has one new token
     query_start_loc: torch.Tensor  # int32 [requests + 1]
     seq_lens: torch.Tensor  # int32 [requests]
     block_table: torch.Tensor  # int32 [requests, blocks]
@@ -69,6 +72,13 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.plan: int = torch.ops.gapless.new_attention_plan()
+        layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
+        self.has_decode_kernel = (
+            _C.has_avx2()
+            and self.isa == "vec"
+            and self.kv_cache_dtype == "auto"
+            and all(layer.impl.has_decode_kernel for layer in layers.values())
+        )
 
     def build(
         self,
@@ -84,13 +94,14 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
             )
         causal = bool(common.causal) and not self.is_cross_attention
         bounds: tuple[int, ...] = ()
+        decodes = self.has_decode_kernel and causal and common.max_query_len == 1
         if self.is_encoder_only_attention:
             bounds = tuple(common.query_start_loc_cpu[: common.num_reqs + 1].tolist())
-        else:
+        elif not decodes:
             self._plan(common, causal)
         return GaplessAttentionMetadata(
             num_actual_tokens=common.num_actual_tokens,
-            plan=self.plan,
+            plan=None if decodes else self.plan,
             query_start_loc=common.query_start_loc,
             seq_lens=common.seq_lens,
             block_table=common.block_table_tensor,
@@ -100,25 +111,29 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         )
 
     def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
-        with small_attention(common.num_actual_tokens):
-            torch.ops.gapless.plan_attention(
-                self.plan,
-                common.seq_lens,
-                common.query_start_loc,
-                self.num_heads,
-                self.num_kv_heads,
-                self.head_dim,
-                self.dtype,
-                causal,
-                self.window_size,
-                self.isa,
-                envs.VLLM_CPU_ATTN_SPLIT_KV,
-                self.kv_cache_dtype,
-            )
+        torch.ops.gapless.plan_attention(
+            self.plan,
+            common.seq_lens,
+            common.query_start_loc,
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.dtype,
+            causal,
+            self.window_size,
+            self.isa,
+            envs.VLLM_CPU_ATTN_SPLIT_KV,
+            self.kv_cache_dtype,
+        )
 
 
 class GaplessAttention(CPUAttentionBackendImpl):
     """One layer's attention: one piece of work, which stores keys and values and then attends."""
+
+    @property
+    def has_decode_kernel(self) -> bool:
+        """Whether the kernel for single new tokens knows what this layer asks for."""
+        return self.alibi_slopes is None and self.sinks is None
 
     def forward(
         self,
@@ -157,8 +172,7 @@ class GaplessAttention(CPUAttentionBackendImpl):
             return output
         tokens = attn_metadata.num_actual_tokens
         stores = self.kv_sharing_target_layer_name is None and key is not None
-        torch.ops.gapless.paged_attention(
-            attn_metadata.plan,
+        operands = (
             query[:tokens],
             key[:tokens] if stores else None,
             value[:tokens] if stores else None,
@@ -169,6 +183,16 @@ class GaplessAttention(CPUAttentionBackendImpl):
             attn_metadata.block_table,
             attn_metadata.slot_mapping[:tokens] if stores else None,
             self.scale,
+        )
+        if attn_metadata.plan is None:
+            with whole_team():
+                torch.ops.gapless.decode_attention(
+                    *operands, self.sliding_window, self.logits_soft_cap
+                )
+            return output
+        torch.ops.gapless.paged_attention(
+            attn_metadata.plan,
+            *operands,
             attn_metadata.causal,
             self.alibi_slopes,
             self.sliding_window,

@@ -12,24 +12,18 @@ VARIABLE = "GAPLESS_DEVICE_CORES"
 # server that double-buffers needs a part of one; benchmarks/serving.py shows both counts.
 _SHARED_UP_TO = 4
 
-# Up to so many tokens a kernel other than a matrix product is over before a team has come together;
-# attention, which takes longer than the others, only up to fewer.
+# Up to so many tokens a kernel other than a matrix product or attention is over before a team has
+# come together.
 _SMALL = 32
-_SMALL_ATTENTION = 8
 
 
 def small_kernels(tokens: int) -> AbstractContextManager[None]:
-    """What a decode step of so many tokens is submitted in: all but matrix products has one thread.
+    """What a decode step of so many tokens is submitted in: small kernels have one thread.
 
     A step has hundreds of small kernels, and each ends with its slowest thread, which beside a busy
     host is one that was interrupted.
     """
     return team_limit(1) if tokens <= _SMALL else nullcontext()
-
-
-def small_attention(tokens: int) -> AbstractContextManager[None]:
-    """The same for the plan of attention, which decides how many threads attend."""
-    return team_limit(1) if tokens <= _SMALL_ATTENTION else nullcontext()
 
 
 def share_cores() -> None:

@@ -122,7 +122,7 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
     """
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedWeight(weight)
-    if _C.multiplies_half_weights():
+    if _C.has_avx2():
         host = weight.detach().cpu()
         exponent = float16_exponent(host)
         if exponent is not None:

@@ -19,16 +19,9 @@ def test_small_machines_share_their_cores(monkeypatch, cores, chosen, found):
     assert os.environ.get(device_cores.VARIABLE) == found
 
 
-@pytest.mark.parametrize(
-    ("tokens", "small", "attention"),
-    [(1, True, True), (8, True, True), (9, True, False), (32, True, False), (33, False, False)],
-)
-def test_small_kernels_have_a_thread(tokens, small, attention):
+@pytest.mark.parametrize(("tokens", "is_small"), [(1, True), (32, True), (33, False)])
+def test_small_kernels_have_a_thread(tokens, is_small):
     own = torch.gapless.get_device_properties().cores
-    for around, is_limited in (
-        (device_cores.small_kernels, small),
-        (device_cores.small_attention, attention),
-    ):
-        with around(tokens):
-            assert _C.team_size(0) == (1 if is_limited else own)
-        assert _C.team_size(0) == own
+    with device_cores.small_kernels(tokens):
+        assert _C.team_size(0) == (1 if is_small else own)
+    assert _C.team_size(0) == own
