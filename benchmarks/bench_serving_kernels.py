@@ -51,7 +51,7 @@ def in_turns(*runs: Callable[[], float]) -> list[tuple[float, ...]]:
 
 def linear_layers() -> list[Measurement]:
     """All products of a step, and the same bytes read by nothing but a sum."""
-    from gapless.serving.linear_weights import HalfWeight
+    from gapless.kernels.half_weight import HalfWeight
 
     shapes = [*SHAPES * LAYERS, HEAD]
     weights = [HalfWeight((torch.randn(shape) * 0.05).half().to("gapless")) for shape in shapes]

@@ -111,20 +111,13 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         )
 
     def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
-        torch.ops.gapless.plan_attention(
-            self.plan,
-            common.seq_lens,
-            common.query_start_loc,
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-            self.dtype,
-            causal,
-            self.window_size,
-            self.isa,
-            envs.VLLM_CPU_ATTN_SPLIT_KV,
-            self.kv_cache_dtype,
-        )
+        with whole_team():
+            torch.ops.gapless.plan_attention(
+                *(self.plan, common.seq_lens, common.query_start_loc),
+                *(self.num_heads, self.num_kv_heads, self.head_dim, self.dtype),
+                *(causal, self.window_size, self.isa),
+                *(envs.VLLM_CPU_ATTN_SPLIT_KV, self.kv_cache_dtype),
+            )
 
 
 class GaplessAttention(CPUAttentionBackendImpl):

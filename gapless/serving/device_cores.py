@@ -18,7 +18,7 @@ _SMALL = 32
 
 
 def small_kernels(tokens: int) -> AbstractContextManager[None]:
-    """What a decode step of so many tokens is submitted in: small kernels have one thread.
+    """What a step of so many tokens is submitted in: small kernels have one thread.
 
     A step has hundreds of small kernels, and each ends with its slowest thread, which beside a busy
     host is one that was interrupted.

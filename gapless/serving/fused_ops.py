@@ -11,6 +11,8 @@ from vllm import ir
 from vllm.model_executor.layers import activation
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
+from gapless.kernels.silu_and_mul import silu_and_mul
+
 PROVIDER = "gapless"
 
 
@@ -73,8 +75,15 @@ def _with_cpu_kernel(base: type[Any]) -> None:
     base.register_oot(fused, name=base.__name__)
 
 
+activation.SiluAndMul.register_oot(
+    type(
+        "GaplessSiluAndMul",
+        (activation.SiluAndMul,),
+        {"forward_oot": lambda self, x: silu_and_mul(x)},
+    ),
+    name="SiluAndMul",
+)
 for _base in (
-    activation.SiluAndMul,
     activation.GELU,
     activation.GELUTanh,
     activation.GeluAndMul,

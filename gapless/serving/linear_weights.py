@@ -8,22 +8,17 @@ numbers all but the tiniest are float16 numbers as well, if need be times a powe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from gapless import _C
+from gapless.kernels.half_weight import HalfWeight, float16_exponent
 
 OPTION = "linear_weights"
 _CACHED_SHAPES = 32
 _MOST_INT8 = 127
-_FLOAT16_EXPONENT = 15  # of the power of two below which its numbers are scaled
-_PIECE = 1 << 15  # numbers
-_GREATEST_EXPONENT = 100  # float32 has its inverse, and no weights are smaller
-# Half of the distance from 1 to the next number in float32.
-_FLOAT32_ROUNDOFF = 2.0**-24
 
 
 class LinearWeight(Protocol):
@@ -53,41 +48,6 @@ class PackedWeight:
             x.reshape(-1, self.inputs),
             bias,
             self.handler.handler_tensor,
-        )
-        return out
-
-
-class HalfWeight:
-    """In float16, in panels of outputs as gapless's kernel reads them, which computes in float32.
-
-    A row's result does not depend on the rows beside it.
-
-    Args:
-        weight: float32 or shorter.
-        exponent: the weight lies multiplied by 2^exponent, so that float16 has its small numbers.
-        device: where it is to lie; by default where it is.
-    """
-
-    def __init__(
-        self, weight: torch.Tensor, exponent: int = 0, device: torch.device | None = None
-    ) -> None:
-        self.outputs, self.inputs = weight.shape
-        self.bytes = 0  # a tensor of the device
-        self._scale = 2.0**-exponent
-        scaled = weight.cpu()
-        if exponent:
-            scaled = scaled.float() * 2.0**exponent
-        panels = -(-self.outputs // _C.HALF_WEIGHT_PANEL)
-        padded = scaled.new_zeros(panels * _C.HALF_WEIGHT_PANEL, self.inputs, dtype=torch.float16)
-        padded[: self.outputs] = scaled
-        halves = padded.view(panels, 2, _C.HALF_WEIGHT_PANEL // 2, self.inputs)
-        self._panels = halves.transpose(2, 3).contiguous().to(device or weight.device)
-
-    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """See ``LinearWeight``."""
-        out = torch.empty((*x.shape[:-1], self.outputs), dtype=x.dtype, device=x.device)
-        torch.ops.gapless.half_weight_linear(
-            out.view(-1, self.outputs), x.reshape(-1, self.inputs), self._panels, self._scale, bias
         )
         return out
 
@@ -128,38 +88,6 @@ def best_weight(weight: torch.Tensor) -> LinearWeight:
         if exponent is not None:
             return HalfWeight(host, exponent, weight.device)
     return PackedWeight(weight)
-
-
-def float16_exponent(weight: torch.Tensor) -> int | None:
-    """The e with which float16 changes weight times 2^e by less than float32's rounding of its
-    largest number: 0 if possible. None: there is none, since the numbers have too many digits.
-    """
-    # In pieces that stay in a processor's cache.
-    pieces = torch.split(weight.detach().cpu().reshape(-1), _PIECE)
-    largests = [_largest(piece) for piece in pieces]
-    if not all(map(math.isfinite, largests)):
-        return None
-    largest = max(largests)
-    # Those multiplied so that the largest is just below float16's: the small ones gain most.
-    greatest = min(_FLOAT16_EXPONENT - math.frexp(largest)[1], _GREATEST_EXPONENT)
-    for exponent in (0, greatest):
-        scale = 2.0**exponent
-        if largest * scale > torch.finfo(torch.float16).max:
-            continue
-        most = _FLOAT32_ROUNDOFF * largest * scale
-        if all(_float16_error(piece, scale) <= most for piece in pieces):
-            return exponent
-    return None
-
-
-def _float16_error(values: torch.Tensor, scale: float) -> float:
-    scaled = values.float() if scale == 1 else values.float() * scale
-    return _largest(scaled.half().float().sub_(scaled))
-
-
-def _largest(values: torch.Tensor) -> float:
-    least, most = torch.aminmax(values)
-    return max(-float(least), float(most))
 
 
 FORMS: dict[object, Callable[[torch.Tensor], LinearWeight]] = {

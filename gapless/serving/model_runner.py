@@ -15,7 +15,9 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from gapless import _C
 from gapless.device import recorder
+from gapless.kernels.greedy_argmax import greedy_argmax
 from gapless.profile import count_tokens, host_range
+from gapless.serving.device_cores import small_kernels
 from gapless.serving.linear_weights import form_wanted
 from gapless.serving.metrics_page import engine_page
 from gapless.serving.packed_linear import pack_linears
@@ -61,6 +63,7 @@ class GaplessModelRunner(GPUModelRunner):
         self._tokens = 0
         self._departure_changes = -1
         self.packed_bytes = 0
+        self.sampler.greedy_sample = greedy_argmax
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights, and bring those of linear layers into the kernels' own layout."""
@@ -90,7 +93,7 @@ class GaplessModelRunner(GPUModelRunner):
         recorder.set_step(self._step)
         self._meter.begin()
         self._tokens = scheduler_output.total_num_scheduled_tokens
-        with host_range("submit", self._step):
+        with host_range("submit", self._step), small_kernels(self._tokens):
             results = super().execute_model(scheduler_output, *args, **kwargs)
         if results is not None:  # a pooling model's: nothing is sampled
             self._page.add("steps_pooling")

@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from gapless import _C
-from gapless.serving.linear_weights import (
-    HalfWeight,
-    Int8Weight,
-    PackedWeight,
-    best_weight,
-    float16_exponent,
-    form_wanted,
-)
+from gapless.kernels.half_weight import HalfWeight, float16_exponent
+from gapless.serving.linear_weights import Int8Weight, PackedWeight, best_weight, form_wanted
 
 needs_float16 = pytest.mark.skipif(
     not _C.has_avx2(), reason="this processor has no AVX2, FMA and F16C"
