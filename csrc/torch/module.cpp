@@ -26,7 +26,6 @@
 #include "torch/fallback.h"
 #include "torch/generator.h"
 #include "torch/graph.h"
-#include "torch/half_weight_kernel.h"
 #include "torch/profiler.h"
 #include "torch/program.h"
 #include "torch/step_bindings.h"
@@ -210,7 +209,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
            py::arg("device"), py::arg("most"))
       .def("end", &TeamLimit::end);
   m.def("has_avx2", &has_avx2);
-  m.attr("HALF_WEIGHT_PANEL") = kPanel;
   m.def("team_size", [](int device) { return team_size(current_stream(device)); });
   bind_steps(m);
   bind_distributed(m);

@@ -32,14 +32,8 @@ class HalfWeight:
         self.outputs, self.inputs = weight.shape
         self.bytes = 0  # a tensor of the device
         self._scale = 2.0**-exponent
-        scaled = weight.cpu()
-        if exponent:
-            scaled = scaled.float() * 2.0**exponent
-        panels = -(-self.outputs // _C.HALF_WEIGHT_PANEL)
-        padded = scaled.new_zeros(panels * _C.HALF_WEIGHT_PANEL, self.inputs, dtype=torch.float16)
-        padded[: self.outputs] = scaled
-        halves = padded.view(panels, 2, _C.HALF_WEIGHT_PANEL // 2, self.inputs)
-        self._panels = halves.transpose(2, 3).contiguous().to(device or weight.device)
+        panels = torch.ops.gapless.half_weight_pack(weight.cpu(), 2.0**exponent)
+        self._panels = panels.to(device or weight.device)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """``x @ weight.T + bias`` for x of shape [..., inputs]; the result has x's dtype."""
