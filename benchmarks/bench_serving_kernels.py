@@ -1,4 +1,4 @@
-"""The kernels of a decode step of SmolLM2-135M: linear layers beside the memory, attention beside vLLM's.
+"""The kernels of a decode step of SmolLM2-135M, beside the memory's speed and vLLM's kernel.
 
 Times are those of the device's own graph, in which all layers follow one another, on all of its
 threads; the two of a row are taken in turns.
@@ -28,14 +28,13 @@ def graph_of(work: Callable[[], object]) -> Callable[[], float]:
     graph = torch.accelerator.Graph()
     work()
     with torch.Stream("gapless"), graph:
-        kept = work()
+        results = work()
 
-    def run() -> float:
+    def run(_kept: object = results) -> float:
         torch.accelerator.synchronize()
         start_s = time.perf_counter()
         graph.replay()
         torch.accelerator.synchronize()
-        assert kept is not work
         return (time.perf_counter() - start_s) * 1e3
 
     return run
@@ -71,8 +70,50 @@ def linear_layers() -> list[Measurement]:
     return rows
 
 
+class DecodeStep:
+    """What all layers' attention of a decode step reads; each layer has a cache of its own."""
+
+    def __init__(self, sequences: int, tokens: int) -> None:
+        blocks = -(-tokens // BLOCK)
+        table = torch.arange(sequences * blocks, dtype=torch.int32).view(sequences, blocks)
+        slots = table[:, -1].long() * BLOCK + (tokens - 1) % BLOCK
+        starts = torch.arange(sequences + 1, dtype=torch.int32)
+        lengths = torch.full((sequences,), tokens, dtype=torch.int32)
+        self.starts, self.lengths = starts.to("gapless"), lengths.to("gapless")
+        self.table, self.slots = table.to("gapless"), slots.to("gapless")
+        shape = (LAYERS, sequences * blocks, KV_HEADS, BLOCK, 2 * DIM)
+        self.caches = torch.randn(shape, device="gapless")
+        self.query = torch.randn(sequences, HEADS, DIM, device="gapless")
+        self.key = torch.randn(sequences, KV_HEADS, DIM, device="gapless")
+        self.plan = torch.ops.gapless.new_attention_plan()
+
+    def _attend(self, layer: Callable[..., None]) -> list[torch.Tensor]:
+        outputs = [torch.empty_like(self.query) for _ in self.caches]
+        for cache, output in zip(self.caches, outputs, strict=True):
+            layer(
+                *(self.query, self.key, self.key, cache, output),
+                *(self.starts, self.lengths, self.table, self.slots, DIM**-0.5),
+            )
+        return outputs
+
+    def as_here(self) -> list[torch.Tensor]:
+        """By the device's own kernel."""
+        return self._attend(lambda *step: torch.ops.gapless.decode_attention(*step, -1, 0.0))
+
+    def as_in_vllm(self) -> list[torch.Tensor]:
+        """By vLLM's, as it is called for prompts."""
+        sizes = (HEADS, KV_HEADS, DIM, torch.float32)
+        torch.ops.gapless.plan_attention(
+            self.plan, self.lengths, self.starts, *sizes, True, -1, "vec", True, "auto"
+        )
+        rest = (True, None, -1, 0.0, None, "vec", 1.0, 1.0, "auto")
+        return self._attend(
+            lambda *step: torch.ops.gapless.paged_attention(self.plan, *step, *rest)
+        )
+
+
 def attention() -> list[Measurement]:
-    """All layers' attention of a step, each layer with a cache of its own."""
+    """All layers' attention of a step."""
     import vllm._custom_ops  # noqa: F401
 
     from gapless.serving.kernels import queue_kernels
@@ -80,47 +121,10 @@ def attention() -> list[Measurement]:
     queue_kernels()
     rows = []
     for sequences, tokens in ATTENDED:
-        blocks = -(-tokens // BLOCK)
-        table = torch.arange(sequences * blocks, dtype=torch.int32).view(sequences, blocks)
-        slots = table[:, -1].long() * BLOCK + (tokens - 1) % BLOCK
-        starts = torch.arange(sequences + 1, dtype=torch.int32)
-        lengths = torch.full((sequences,), tokens, dtype=torch.int32)
-        table, slots, starts, lengths = (
-            part.to("gapless") for part in (table, slots, starts, lengths)
-        )
-        caches = torch.randn(LAYERS, sequences * blocks, KV_HEADS, BLOCK, 2 * DIM, device="gapless")
-        query = torch.randn(sequences, HEADS, DIM, device="gapless")
-        key = torch.randn(sequences, KV_HEADS, DIM, device="gapless")
-        plan = torch.ops.gapless.new_attention_plan()
-        scale = DIM**-0.5
-
-        def mine(operands=(query, key, key), rest=(starts, lengths, table, slots, scale)):  # type: ignore[no-untyped-def]
-            outputs = [torch.empty_like(operands[0]) for _ in range(LAYERS)]
-            for cache, output in zip(caches, outputs, strict=True):  # noqa: B023
-                torch.ops.gapless.decode_attention(*operands, cache, output, *rest, -1, 0.0)
-            return outputs
-
-        def theirs(  # type: ignore[no-untyped-def]
-            plan=plan, operands=(query, key, key), rest=(starts, lengths, table, slots, scale)
-        ):
-            torch.ops.gapless.plan_attention(
-                plan,
-                *(rest[1], rest[0], HEADS, KV_HEADS, DIM, torch.float32),
-                *(True, -1, "vec", True, "auto"),
-            )
-            outputs = [torch.empty_like(operands[0]) for _ in range(LAYERS)]
-            for cache, output in zip(caches, outputs, strict=True):  # noqa: B023
-                torch.ops.gapless.paged_attention(
-                    plan,
-                    *operands,
-                    *(cache, output, *rest, True),
-                    *(None, -1, 0.0, None, "vec", 1.0, 1.0, "auto"),
-                )
-            return outputs
-
-        ours, upstream = in_turns(graph_of(mine), graph_of(theirs))
+        step = DecodeStep(sequences, tokens)
+        ours, theirs = in_turns(graph_of(step.as_here), graph_of(step.as_in_vllm))
         name = f"attention, {sequences} x {tokens} tokens"
-        rows.append(Measurement(name, median(ours), "ms", median(upstream), "vLLM", None, ours))
+        rows.append(Measurement(name, median(ours), "ms", median(theirs), "vLLM", None, ours))
     return rows
 
 

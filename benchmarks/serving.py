@@ -114,10 +114,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--llama-cpp", type=Path, help="path of the program llama-batched-bench")
     parser.add_argument("--large", action="store_true", help=f"batch {LARGE} as well")
     parser.add_argument("--batch", type=int, action="append", help="only this one; may be repeated")
-    parser.add_argument("--only", action="append", help="only names with this in it; the same")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="leave out the configurations without this in their names; may be repeated. They are "
+        + "; ".join(each.name for each in [*ours(2), *upstream(2, Path())]),
+    )
     parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="new tokens of each")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=REPEATS,
+        help="runs of each batch that are counted, in turns, of which the median is shown",
+    )
     parser.add_argument("--model", type=Path, help="a folder; else SmolLM2-135M-Instruct")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

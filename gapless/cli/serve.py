@@ -105,8 +105,10 @@ def prepare(arguments: list[str]) -> ServerOptions | None:
         serve_checks.require_model(model, arguments)
     port = serve_checks.option(arguments, "port") or str(serve_checks.DEFAULT_PORT)
     host = serve_checks.option(arguments, "host") or serve_checks.DEFAULT_HOST
-    if port.isdecimal() and not asks_for_help and serve_checks.option(arguments, "uds") is None:
-        serve_checks.require_free_port(host, int(port))
+    if not asks_for_help:
+        if serve_checks.option(arguments, "uds") is None:
+            serve_checks.require_free_port(host, serve_checks.require_port(port))
+        serve_checks.require_device_opens()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     keep_together()

@@ -91,6 +91,45 @@ def require_device(arguments: Sequence[str]) -> None:
         )
 
 
+def require_device_opens() -> None:
+    """Open the device, in a child: once it has, a process cannot be forked for the engine.
+
+    Raises:
+        UsageError: it does not open, as with a wrong value of a variable; with what it says.
+    """
+    import torch
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        message = ""
+        try:
+            torch.empty(1, device="gapless").fill_(0)
+            torch.accelerator.synchronize()
+        except BaseException as error:
+            message = str(error).partition("\n")[0] or type(error).__name__
+        os.write(writer, message.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        message = answer.read()
+    if os.waitpid(child, 0)[1] != 0:
+        message = "the device gapless does not open: its driver ended the process"
+    if message:
+        raise UsageError(message)
+
+
+def require_port(port: str) -> int:
+    """The port that ``--port`` names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if not port.isdecimal():
+        raise UsageError(f"--port {port}: a port is between 0 and 65535")
+    return int(port)
+
+
 def require_model(name: str, options: Sequence[str] = ()) -> None:
     """Check a model folder; what is not a path is a name of the hub, which vLLM looks up.
 

@@ -6,8 +6,6 @@ import math
 
 import torch
 
-from gapless import _C
-
 _FLOAT16_EXPONENT = 15  # of the power of two below which its numbers are scaled
 _PIECE = 1 << 15  # numbers
 _GREATEST_EXPONENT = 100  # float32 has its inverse, and no weights are smaller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from vllm import envs
@@ -21,6 +21,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackendImpl,
     CPUAttentionMetadataBuilder,
 )
+from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from gapless import _C
 from gapless.device.team import whole_team
@@ -48,16 +49,27 @@ class GaplessAttentionBackend(CPUAttentionBackend):
 
 
 @dataclass
-class GaplessAttentionMetadata:
-    """What a step's attention layers share; tensors are on the device."""
+class Part:
+    """Some of a step's sequences, which lie side by side; tensors are on the device."""
 
-    num_actual_tokens: int
-    plan: int | None  # slot of gapless::plan_attention; None: each sequence has one new token
-    query_start_loc: torch.Tensor  # int32 [requests + 1]
-    seq_lens: torch.Tensor  # int32 [requests]
-    block_table: torch.Tensor  # int32 [requests, blocks]
+    tokens: slice  # of the step
+    query_start_loc: torch.Tensor  # int32 [sequences + 1], from 0 on
+    seq_lens: torch.Tensor  # int32 [sequences]
+    block_table: torch.Tensor  # int32 [sequences, blocks]
     slot_mapping: torch.Tensor  # int64 [tokens]
+
+
+@dataclass
+class GaplessAttentionMetadata:
+    """What a step's attention layers share."""
+
+    plan: int  # slot of gapless::plan_attention, for the prompts
     causal: bool
+    # Sequences with one new token each, whose kernel needs no plan, and all others after them. A
+    # sequence has the same kernel whatever others are in its step, so that its tokens do not depend
+    # on them.
+    decodes: Part | None
+    prompts: Part | None
     # Where each sequence's tokens end, from 0 on; only for attention without a cache.
     bounds: tuple[int, ...] = ()
 
@@ -73,12 +85,13 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
         super().__init__(*args, **kwargs)
         self.plan: int = torch.ops.gapless.new_attention_plan()
         layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
-        self.has_decode_kernel = (
+        if (
             _C.has_avx2()
             and self.isa == "vec"
             and self.kv_cache_dtype == "auto"
             and all(layer.impl.has_decode_kernel for layer in layers.values())
-        )
+        ):
+            self.reorder_batch_threshold = 1  # sequences with one new token come first
 
     def build(
         self,
@@ -93,27 +106,37 @@ class GaplessAttentionBuilder(CPUAttentionMetadataBuilder):
                 "gapless has no attention in which each request chooses whether it is causal"
             )
         causal = bool(common.causal) and not self.is_cross_attention
-        bounds: tuple[int, ...] = ()
-        decodes = self.has_decode_kernel and causal and common.max_query_len == 1
         if self.is_encoder_only_attention:
             bounds = tuple(common.query_start_loc_cpu[: common.num_reqs + 1].tolist())
-        elif not decodes:
-            self._plan(common, causal)
-        return GaplessAttentionMetadata(
-            num_actual_tokens=common.num_actual_tokens,
-            plan=None if decodes else self.plan,
-            query_start_loc=common.query_start_loc,
-            seq_lens=common.seq_lens,
-            block_table=common.block_table_tensor,
-            slot_mapping=common.slot_mapping,
-            causal=causal,
-            bounds=bounds,
+            return GaplessAttentionMetadata(self.plan, causal, None, None, bounds)
+        sequences = tokens = 0
+        if self.reorder_batch_threshold is not None and causal:
+            sequences, _, tokens, _ = split_decodes_and_prefills(common)
+        decodes = prompts = None
+        if tokens:
+            decodes = self._part(common, slice(0, sequences), slice(0, tokens))
+        if tokens < common.num_actual_tokens:
+            rest = slice(tokens, common.num_actual_tokens)
+            prompts = self._part(common, slice(sequences, None), rest)
+            self._plan(prompts, causal)
+        return GaplessAttentionMetadata(self.plan, causal, decodes, prompts)
+
+    @staticmethod
+    def _part(common: CommonAttentionMetadata, sequences: slice, tokens: slice) -> Part:
+        last = None if sequences.stop is None else sequences.stop + 1
+        starts = common.query_start_loc[sequences.start : last]
+        return Part(
+            tokens,
+            starts - tokens.start if tokens.start else starts,
+            common.seq_lens[sequences],
+            common.block_table_tensor[sequences],
+            common.slot_mapping[tokens],
         )
 
-    def _plan(self, common: CommonAttentionMetadata, causal: bool) -> None:
+    def _plan(self, prompts: Part, causal: bool) -> None:
         with whole_team():
             torch.ops.gapless.plan_attention(
-                *(self.plan, common.seq_lens, common.query_start_loc),
+                *(self.plan, prompts.seq_lens, prompts.query_start_loc),
                 *(self.num_heads, self.num_kv_heads, self.head_dim, self.dtype),
                 *(causal, self.window_size, self.isa),
                 *(envs.VLLM_CPU_ATTN_SPLIT_KV, self.kv_cache_dtype),
@@ -163,39 +186,29 @@ class GaplessAttention(CPUAttentionBackendImpl):
         if self.attn_type in (AttentionType.ENCODER_ONLY, AttentionType.ENCODER):
             self._attend_to_all(query, key, value, attn_metadata.bounds, output)
             return output
-        tokens = attn_metadata.num_actual_tokens
         stores = self.kv_sharing_target_layer_name is None and key is not None
-        operands = (
-            query[:tokens],
-            key[:tokens] if stores else None,
-            value[:tokens] if stores else None,
-            kv_cache,
-            output[:tokens],
-            attn_metadata.query_start_loc,
-            attn_metadata.seq_lens,
-            attn_metadata.block_table,
-            attn_metadata.slot_mapping[:tokens] if stores else None,
-            self.scale,
-        )
-        if attn_metadata.plan is None:
+
+        def operands(part: Part) -> tuple[Any, ...]:
+            of = part.tokens
+            new = (key[of], value[of], part.slot_mapping) if stores else (None, None, None)
+            return (
+                *(query[of], *new[:2], kv_cache, output[of]),
+                *(part.query_start_loc, part.seq_lens, part.block_table, new[2], self.scale),
+            )
+
+        if attn_metadata.decodes is not None:
             with whole_team():
                 torch.ops.gapless.decode_attention(
-                    *operands, self.sliding_window, self.logits_soft_cap
+                    *operands(attn_metadata.decodes), self.sliding_window, self.logits_soft_cap
                 )
-            return output
-        torch.ops.gapless.paged_attention(
-            attn_metadata.plan,
-            *operands,
-            attn_metadata.causal,
-            self.alibi_slopes,
-            self.sliding_window,
-            self.logits_soft_cap,
-            self.sinks,
-            layer.isa,
-            layer._k_scale_float,
-            layer._v_scale_float,
-            self.kv_cache_dtype,
-        )
+        if attn_metadata.prompts is not None:
+            torch.ops.gapless.paged_attention(
+                attn_metadata.plan,
+                *operands(attn_metadata.prompts),
+                *(attn_metadata.causal, self.alibi_slopes, self.sliding_window),
+                *(self.logits_soft_cap, self.sinks, layer.isa),
+                *(layer._k_scale_float, layer._v_scale_float, self.kv_cache_dtype),
+            )
         return output
 
     def _attend_to_all(

@@ -98,11 +98,44 @@ def test_an_environment_that_leaves_the_plugin_out_is_refused(monkeypatch, varia
         (("/nowhere",), "there is no model folder /nowhere"),
         (("--model=./nowhere",), "there is no model folder ./nowhere"),
         (("--port", "65536"), "--port 65536: a port is between 0 and 65535"),
+        (("--port=http",), "--port http: a port is between 0 and 65535"),
         (("--host", "203.0.113.1"), "cannot listen on 203.0.113.1 port 8000"),
     ],
 )
 def test_wrong_input_is_one_line(with_vllm, arguments, words):
     refused(invoke(*arguments), words)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("GAPLESS_DEVICE_CORES", "many", "give a count"),
+        ("GAPLESS_MEMORY_LIMIT", "4X", "give bytes"),
+        ("GAPLESS_DRIVER", "none", "there are: cpu, sim"),
+    ],
+)
+def test_a_device_that_does_not_open_is_told_before_vllm_is_imported(
+    with_vllm, folder, tmp_path, variable, value, words
+):
+    program = (
+        "import sys\n"
+        "from gapless.cli import main, serve_checks\n"
+        "serve_checks.require_serving = lambda: None\n"
+        "sys.modules['vllm'] = None\n"
+        f"sys.argv = ['gapless', 'serve', {str(folder)!r}, '--port={free_port()}']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {variable: value, "GAPLESS_RECORD": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+    )
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"gapless: error: {variable}={value}: ")
+    assert words in line
 
 
 def test_a_port_in_use_is_refused(with_vllm):
