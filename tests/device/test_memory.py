@@ -19,6 +19,11 @@ def test_freed_memory_is_used_again():
     assert torch.gapless.memory_stats()["num_device_alloc"] == before
 
 
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def settle() -> None:
     """Free what earlier tests left: their cycles, and what their queued work still holds."""
     gc.collect()
@@ -345,10 +350,6 @@ def test_a_steady_loop_takes_nothing_from_the_driver(streams):
 
 
 def test_an_empty_cache_gives_memory_back_to_the_system():
-    def resident_mib() -> float:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
     torch.accelerator.empty_cache()
     torch.accelerator.empty_host_cache()
     tensors = [torch.ones(16 << 20, dtype=torch.uint8, device="gapless") for _ in range(4)]
@@ -373,6 +374,21 @@ def test_large_zeros_are_zeros_wherever_their_memory_comes_from():
     dirty = torch.ones(2 * count, device="gapless")
     del dirty  # a part of a larger block
     assert not torch.zeros(count, dtype=torch.int32, device="gapless").any()
+
+
+@pytest.mark.skipif(
+    os.environ.get("GAPLESS_DRIVER") == "sim", reason="sim says of no memory that it is zeroed"
+)
+def test_large_zeros_take_memory_only_as_it_is_written():
+    settle()
+    torch.accelerator.empty_cache()  # what was used before has to be written
+    before = resident_mib()
+    zeros = torch.zeros(512 << 20, dtype=torch.uint8, device="gapless")
+    torch.accelerator.synchronize()
+    assert resident_mib() < before + 100
+    zeros.fill_(1)
+    torch.accelerator.synchronize()
+    assert resident_mib() > before + 400
 
 
 def test_large_zeros_of_a_replay_are_written_again():

@@ -60,6 +60,8 @@ def test_every_shim_is_in_the_table():
         ),
         ("v1/worker/gpu_model_runner.py", "with self._freeze_gc(), graph_capture("),
         ("v1/worker/utils.py", "buf = torch.zeros(buf_size, dtype=torch.int8, device=device)"),
+        ("v1/worker/gpu_model_runner.py", "decode_threshold=self.reorder_batch_threshold,"),
+        ("v1/sample/sampler.py", "self.greedy_sample(logits)"),
         ("v1/worker/gpu_input_batch.py", "self.async_copy_ready_event.synchronize()"),
     ],
 )
