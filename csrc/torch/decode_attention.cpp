@@ -225,14 +225,10 @@ void decode_attention(const at::Tensor& query, const OptionalTensor& key,
                   static_cast<float>(softcap)};
   check(step, query_start_loc);
   const Pieces pieces = divide(step, query_start_loc, window);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, query.scalar_type(), "decode_attention",
-                                  [&] {
-                                    if constexpr (std::is_same_v<scalar_t, double>) {
-                                      TORCH_CHECK(false, "decode_attention: float64");
-                                    } else {
-                                      attend_step<scalar_t>(step, pieces);
-                                    }
-                                  });
+  AT_DISPATCH_SWITCH(
+      query.scalar_type(), "decode_attention", AT_DISPATCH_CASE(at::kFloat, [&] {
+        attend_step<scalar_t>(step, pieces);
+      }) AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] { attend_step<scalar_t>(step, pieces); }));
 }
 
 TORCH_LIBRARY_FRAGMENT(gapless, m) {
