@@ -190,11 +190,11 @@ class GaplessAttention(CPUAttentionBackendImpl):
 
         def operands(part: Part) -> tuple[Any, ...]:
             of = part.tokens
-            new = (key[of], value[of], part.slot_mapping) if stores else (None, None, None)
-            return (
-                *(query[of], *new[:2], kv_cache, output[of]),
-                *(part.query_start_loc, part.seq_lens, part.block_table, new[2], self.scale),
+            keys, values, slots = (
+                (key[of], value[of], part.slot_mapping) if stores else (None, None, None)
             )
+            lengths = (part.query_start_loc, part.seq_lens, part.block_table)
+            return query[of], keys, values, kv_cache, output[of], *lengths, slots, self.scale
 
         if attn_metadata.decodes is not None:
             with whole_team():
