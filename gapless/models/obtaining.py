@@ -70,6 +70,8 @@ def main() -> None:
     """Obtain the model that the command line names, and write the answer to standard output."""
     answer_to = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed
+    # A caller that was started in the background may ignore it, and so would this process.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Thread(target=_end_with_caller, daemon=True).start()
         answer: dict[str, object] = {"folder": str(PACKAGED[sys.argv[1]](_say))}
