@@ -1,4 +1,4 @@
-"""vLLM's fused CPU kernels in the place of sequences of PyTorch operators."""
+"""Fused kernels, gapless's and vLLM's for the CPU, in the place of sequences of operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fused_norms_wanted() -> bool:
 def _same_dtype(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> bool:
-    return variance_size is None and weight is not None and weight.dtype == x.dtype
+    return variance_size is None and weight is not None and weight.dtype == x.dtype != torch.float64
 
 
 @ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_same_dtype, supported=True)
@@ -40,7 +40,7 @@ def rms_norm(
 ) -> Tensor:
     """``x`` [..., hidden] divided by its root mean square, times ``weight``."""
     out = torch.empty(x.shape, device=x.device, dtype=x.dtype)
-    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)
+    torch.ops.gapless.rms_norm(out, x.contiguous(), weight, epsilon)
     return out
 
 
@@ -51,7 +51,7 @@ def _same_dtype_of_sum(
     epsilon: float,
     variance_size: int | None = None,
 ) -> bool:
-    return variance_size is None and weight is not None and weight.dtype == x.dtype
+    return _same_dtype(x, weight, epsilon, variance_size) and x_residual.dtype == x.dtype
 
 
 @ir.ops.fused_add_rms_norm.register_impl(
@@ -65,7 +65,9 @@ def fused_add_rms_norm(
     variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The norm of ``x + x_residual``, and the sum; both are written in place."""
-    torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    if not x.is_contiguous() or not x_residual.is_contiguous():
+        x, x_residual = x.contiguous(), x_residual.contiguous()
+    torch.ops.gapless.fused_add_rms_norm(x, x_residual, weight, epsilon)
     return x, x_residual
 
 
