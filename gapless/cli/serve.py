@@ -80,6 +80,10 @@ def serve(context: typer.Context) -> None:
 
     start_s = time.monotonic()
     signal.signal(signal.SIGTERM, give_up)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background by a script. The server answers it all the same, and its engine,
+        # which takes over what is set here, has to as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     options = prepare(arguments)
     if options is not None:
         run(options, start_s)
