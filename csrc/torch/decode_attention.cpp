@@ -1,6 +1,6 @@
 // Paged attention of a decode step, in which each sequence has one new token: stores its key and
 // its value and attends to all that is cached, as vLLM's kernel for the CPU does and in its layout
-// of the cache ("vec"), but without the tiles of sixteen queries and more that a prompt is worth.
+// of the cache ("vec"), but without the tiles of queries that a prompt is worth.
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
